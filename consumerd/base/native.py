@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, cast, overload
 PURE = "CONSUMERD_PURE"
 _OFF = {"", "0", "false", "no"}
 #: The interface version that the native codec must have: raised with every change of its interface.
-INTERFACE = 14
+INTERFACE = 15
 
 
 class NativeLimits(Protocol):
@@ -142,6 +142,11 @@ class NativePayloads(Protocol):
 
 #: The state of decoding a fetch: position, least offset that may follow, next offset, decompressed bytes.
 Place: TypeAlias = tuple[int, int, int, int]
+
+
+#: Of a FETCH response: throttle time (milliseconds), error, session, and of each partition the id of its topic (before
+#: version 13 the name), its number, its error, the end of the readable messages, a replica to read from, and records.
+FetchParts: TypeAlias = tuple[int, int, int, Sequence[tuple[bytes | str, int, int, int, int, bytes | memoryview]]]
 
 
 class NativeRecords(Protocol):
@@ -357,6 +362,19 @@ class NativeCodec(Protocol):
         `numbers`: attributes, base offset, leader epoch, producer id, producer epoch, base sequence. `around`: what
         stands before and behind the batch in a request, which is made as a whole, with the size before it; and whether
         the length of the batch is a compact one.
+        """
+        ...
+
+    def fetch_parts(self, version: int, data: bytes, committed: bool, views: bool, /) -> FetchParts | None:
+        """As `consumerd.wire.v08.fetch_frame.fetch_parts`."""
+        ...
+
+    def read_records(
+        self, data: bytes | memoryview, offset: int, aborted: list[tuple[int, int]], limits: NativeLimits, /
+    ) -> tuple[NativeRecords, tuple[int, int, int, int], int, int | None]:
+        """Read records from the start of `data` on; see `NativeRecords.read`.
+
+        Returns them, the place behind them, `record_bytes` and the leader epoch. They are settled if that is all.
         """
         ...
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast, overload
 from consumerd.base.native import NativePayloads
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers.contents import Content, Source, sources_of
-from consumerd.wire.batch import PIECE, DecodedBatch
+from consumerd.wire.batch import PIECE
 
 _Made = TypeVar("_Made")
 #: Messages that the native codec makes at once.
@@ -392,8 +392,9 @@ class Batch(Sequence[bytes]):
         if getattr(whole, "values", None) is not None:  # decoded
             return None
         kind, first, stop = KeyedMessage if whole.keyed else Message, self._first, self._first + self._length
-        if isinstance(whole, DecodedBatch):  # nearly always: it is its own source
-            return whole.message_lists(kind, self.partition, first, stop, most)
+        make: Callable[..., Iterator[list[Message]] | None] | None = getattr(whole, "message_lists", None)
+        if make is not None:  # nearly always: it is its own source
+            return make(kind, self.partition, first, stop, most)
         found = []
         for content, begin, end in sources_of(whole, first, stop):
             lists = getattr(content, "message_lists", _no_lists)(kind, self.partition, begin, end, most)

@@ -240,7 +240,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._frames.free()
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.closed:
+        if self._reason is not None:
             return
         self._heard = True
         try:
@@ -275,9 +275,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
             )
 
     def _deliver(self, body: memoryview) -> None:
-        self._waiting.popleft().settle(bytes(body))
-        if self._waiting:
-            self._start_clock(self._waiting[0])
+        waiting = self._waiting
+        settle = waiting.popleft().settle
+        if not waiting:
+            self._frames.most = -1
+        settle(bytes(body))
+        if waiting:
+            self._start_clock(waiting[0])
 
     def _open(self) -> asyncio.Transport:
         if self._reason is not None:
@@ -302,6 +306,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # The clock of the oldest request: one timer, moved lazily, instead of one per request.
 
     def _start_clock(self, oldest: _Waiting) -> None:
+        self._frames.least, self._frames.most = oldest.min_response, oldest.max_response
         self._deadline = self._loop.time() + oldest.timeout
         if self._timer is not None and self._timer.when() > self._deadline:
             self._timer.cancel()

@@ -22,13 +22,17 @@ SLACK_BYTES = 64 * 1024
 
 
 class FrameReceiver:
-    """Reassembles frames. `admit(size)` may raise to refuse a frame; `deliver(body)` must copy what it keeps."""
+    """Reassembles frames. `admit(size)` may raise to refuse a frame; `deliver(body)` must copy what it keeps.
 
-    __slots__ = ("_admit", "_buffer", "_deliver", "_filled", "_need", "_view")
+    Frames of `least` to `most` bytes are admitted without a call; none at first.
+    """
+
+    __slots__ = ("_admit", "_buffer", "_deliver", "_filled", "_need", "_view", "least", "most")
 
     def __init__(self, admit: Callable[[int], None], deliver: Callable[[memoryview], None]) -> None:
         self._admit = admit
         self._deliver = deliver
+        self.least, self.most = 0, -1
         self._filled = 0
         self._need = 0  # bytes of the present frame with its header; 0 while the header is incomplete
         self._allocate(RESTING_BYTES)
@@ -49,7 +53,8 @@ class FrameReceiver:
                 if filled - start < HEADER_BYTES:
                     break
                 size = int.from_bytes(view[start : start + HEADER_BYTES], "big", signed=True)
-                self._admit(size)
+                if not self.least <= size <= self.most:
+                    self._admit(size)
                 self._need = HEADER_BYTES + size
             end = start + self._need
             if filled < end:
@@ -59,7 +64,8 @@ class FrameReceiver:
             start = end
         if start:
             self._filled = rest = filled - start
-            self._keep(view[start:filled], rest)
+            if rest or len(self._buffer) > KEPT_BYTES:
+                self._keep(view[start:filled], rest)
 
     def _keep(self, rest: memoryview, size: int) -> None:
         if len(self._buffer) > KEPT_BYTES and size <= RESTING_BYTES and self._need <= KEPT_BYTES:

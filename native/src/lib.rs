@@ -8,6 +8,7 @@ use pyo3::types::PySequence;
 
 mod arrow;
 mod encode;
+mod fetch;
 mod filling;
 mod hash;
 mod identity;
@@ -26,7 +27,7 @@ mod zstandard;
 fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // What `consumerd` checks before it uses any of this: raised with every change of a signature.
-    module.add("INTERFACE", 14)?;
+    module.add("INTERFACE", 15)?;
     module.add_function(wrap_pyfunction!(verify::verify, module)?)?;
     module.add_function(wrap_pyfunction!(records::checking::check_batches, module)?)?;
     module.add_function(wrap_pyfunction!(records::kinds::same_kind, module)?)?;
@@ -36,6 +37,8 @@ fn consumerd_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(encode::encode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_records, module)?)?;
     module.add_function(wrap_pyfunction!(encode::encode_batch, module)?)?;
+    module.add_function(wrap_pyfunction!(fetch::fetch_parts, module)?)?;
+    module.add_function(wrap_pyfunction!(records::read_records, module)?)?;
     module.add_function(wrap_pyfunction!(filling::value_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(filling::fitting_values, module)?)?;
     module.add_function(wrap_pyfunction!(hash::row_hashes, module)?)?;

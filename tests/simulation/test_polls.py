@@ -462,13 +462,17 @@ def test_polls_name_what_has_changed_only(reading: Callable[..., Reading], named
 
 def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Any] = []
-    find = Polls._find
+    hand_out = Polls._hand_out
 
-    def look(self: Polls, place: Any) -> Any:
-        looked.append(place)
-        return find(self, place)
+    class Looked(dict[Any, Any]):
+        def get(self, place: Any, default: Any = None) -> Any:
+            looked.append(place)
+            return super().get(place, default)
 
-    monkeypatch.setattr(Polls, "_find", look)
+    def look(self: Polls, fetched: Any, requests: Any, besides: Any) -> Any:
+        return hand_out(self, fetched, Looked(requests), besides)
+
+    monkeypatch.setattr(Polls, "_hand_out", look)
     requests: list[Any] = []
     poll = Polls.poll
 

@@ -178,8 +178,8 @@ class Channel:
         """The fields of a response. Raises BadFrameError, which ends the connection."""
         self.unknown = False
         try:
-            answered = read_correlation_id(data)
-            if answered != correlation_id:
+            if not data.startswith(correlation_id.to_bytes(_CORRELATION_ID_BYTES)):
+                answered = read_correlation_id(data)
                 raise BadFrameError(
                     f"broker {self.address} answered request {answered} where {correlation_id} was the next",
                     blamed=True,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from consumerd.net.client.channel import Channel
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08.apis import FETCH
-from consumerd.wire.v08.fetch_frame import fetch_rows
+from consumerd.wire.v08.fetch_frame import alone, fetch_parts
 from consumerd.wire.v08.fetch_session import NO_SESSION_ID, PartitionFetch, Place, SessionRequest, without_session
 from consumerd.wire.v08.messages import encode_request
 from consumerd.wire.v08.schema import NO_UUID
@@ -37,8 +37,6 @@ LAST_WITH_NAMES: Final = 12
 LAST_EPOCH_SINCE: Final = 12
 #: The value of an unknown offset or epoch.
 _UNKNOWN: Final = -1
-#: A record set may be a view if no more than this part of its response is something else.
-_REST: Final = 16
 
 
 class FetchedPartition(NamedTuple):
@@ -74,6 +72,11 @@ class FetchedPartitions(NamedTuple):
     def throttled(self) -> bool:
         """Whether a quota may have held messages back."""
         return self.silence > 0
+
+
+#: Of their fields, without calls of Python code.
+_fetched_partition: Final = functools.partial(tuple.__new__, FetchedPartition)
+_made_response: Final = functools.partial(tuple.__new__, FetchedPartitions)
 
 
 async def fetch_partitions(
@@ -127,16 +130,12 @@ async def fetch_partitions(
 
     def read(answer: FetchResponse | FetchedPartitions) -> FetchedPartitions:
         if isinstance(answer, FetchedPartitions):
-            fetched = answer
-        else:
-            fetched = _fetched_partitions(channel, version, request, answer, read_committed=read_committed)
-        if received is not None:
-            received(fetched)
-        return fetched
+            return answer
+        return _fetched_partitions(channel, version, request, answer, read_committed=read_committed)
 
     if received is not None and timeout is not None:
         answered: asyncio.Future[FetchedPartitions] = asyncio.get_running_loop().create_future()
-        settle = functools.partial(_settle, answered, read)
+        settle = functools.partial(_settle, answered, read, received)
         prepared: Any = _UsualFetch(version, body, request.topics, read_committed, views)
         if channel.post(FETCH, prepared, settle, version=version, timeout=timeout, views=views):
             return await answered
@@ -144,6 +143,7 @@ async def fetch_partitions(
         await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
     )
     if received is not None:
+        received(fetched)
         await asyncio.sleep(0)  # those that `received` woke up have their turn before the caller, as above
     return fetched
 
@@ -168,28 +168,26 @@ class _UsualFetch:
 
     def decode(self, data: bytes) -> FetchedPartitions | None:
         """What `_fetched_partitions` makes of the fields; None if there is anything that it would not accept."""
-        rows = fetch_rows(self._version, memoryview(data) if self._views else data)
-        if rows is None:
+        response = fetch_parts(self._version, data, self._committed, self._views)
+        if response is None:
             return None
-        throttle_time_ms, error, session_id, topics = rows
+        throttle_time_ms, error, session_id, parts = response
         found: dict[Place, FetchedPartition] = {}
-        for topic, parts in topics:
+        for topic, index, code, end, preferred, records in parts:
             name = topic if isinstance(topic, str) else self._topics.get(topic)
             if name is None:
                 continue
-            for index, code, end, stable, _, _, preferred, records in parts:
-                if self._committed and stable != _UNKNOWN:
-                    end = stable
-                if (place := (name, index)) in found:
-                    return None
-                found[place] = FetchedPartition(code, _alone(records) or b"", end, (), False, preferred)
+            if (place := (name, index)) in found:
+                return None
+            found[place] = _fetched_partition((code, records, end, (), False, preferred))
         pause = silence(FETCH, self._version, {"throttle_time_ms": throttle_time_ms}) if throttle_time_ms else 0.0
-        return FetchedPartitions(error, pause, found, session_id)
+        return _made_response((error, pause, found, session_id))
 
 
 def _settle(
     answered: asyncio.Future[FetchedPartitions],
-    read: Callable[[FetchResponse | FetchedPartitions], FetchedPartitions],
+    read: Callable[[FetchResponse], FetchedPartitions],
+    received: Callable[[FetchedPartitions], object],
     answer: FetchResponse | FetchedPartitions | Exception,
 ) -> None:
     """Read a response, unless its request was abandoned."""
@@ -199,7 +197,9 @@ def _settle(
         if isinstance(answer, Exception):
             answered.set_exception(answer)
         else:
-            answered.set_result(read(answer))
+            fetched = answer if isinstance(answer, FetchedPartitions) else read(answer)
+            received(fetched)
+            answered.set_result(fetched)
     except Exception as error:
         answered.set_exception(error)
 
@@ -265,11 +265,4 @@ def _fetched(part: FetchResponsePartition, *, read_committed: bool) -> FetchedPa
         aborted = tuple((each["producer_id"], each["first_offset"]) for each in found)
     diverged = part.get("diverging_epoch") is not None
     preferred = part.get("preferred_read_replica", _UNKNOWN)
-    return FetchedPartition(part["error_code"], _alone(part["records"]) or b"", end, aborted, diverged, preferred)
-
-
-def _alone(data: bytes | memoryview | None) -> bytes | memoryview | None:
-    """A record set that keeps little else in memory."""
-    if isinstance(data, memoryview) and _REST * (len(data.obj) - len(data)) > len(data.obj):  # type: ignore[arg-type]
-        return bytes(data)
-    return data
+    return FetchedPartition(part["error_code"], alone(part["records"]) or b"", end, aborted, diverged, preferred)

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from consumerd.base.native import FetchParts
+from consumerd.base.native import codec as native_codec
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.types import Data
 from consumerd.wire.v08.varint import read_uvarint
@@ -99,6 +101,10 @@ _READ: Final = struct.Struct(">ihqqqBi")
 _NODES_SINCE: Final = 16
 
 
+#: An offset that the broker did not return.
+_UNKNOWN: Final = -1
+#: A record set may be a view if no more than this part of its response is something else.
+_REST: Final = 16
 #: What a response has of a partition, in the order of its fields: index, error, high watermark, last stable offset,
 #: start of the log, 0 for aborted transactions that are null, preferred replica, records.
 PartitionRow: TypeAlias = tuple[int, int, int, int, int, int, int, Data | None]
@@ -111,6 +117,33 @@ class FetchRows(NamedTuple):
     error_code: int
     session_id: int
     topics: list[tuple[bytes | str, list[PartitionRow]]]
+
+
+def fetch_parts(version: int, data: bytes, committed: bool, views: bool, /) -> FetchParts | None:
+    """What a consumer reads of a FETCH response; None for one that is left to the codec.
+
+    `committed`: the readable end is the last stable offset, if there is one.
+    `views`: records may be views of the data, if these are hardly larger.
+    """
+    if (codec := native_codec()) is not None:
+        return codec.fetch_parts(version, data, committed, views)
+    rows = fetch_rows(version, memoryview(data) if views else data)
+    if rows is None:
+        return None
+    throttle_time_ms, error_code, session_id, topics = rows
+    parts = []
+    for topic, found in topics:
+        for index, error, high_watermark, stable, _, _, preferred, records in found:
+            end = stable if committed and stable != _UNKNOWN else high_watermark
+            parts.append((topic, index, error, end, preferred, alone(records) or b""))
+    return throttle_time_ms, error_code, session_id, parts
+
+
+def alone(data: Data | None) -> Data | None:
+    """A record set that keeps little else in memory."""
+    if isinstance(data, memoryview) and _REST * (len(data.obj) - len(data)) > len(data.obj):  # type: ignore[arg-type]
+        return bytes(data)
+    return data
 
 
 def fetch_fields(version: int, data: Data) -> dict[str, Any] | None:

@@ -509,6 +509,25 @@ impl Records {
     }
 }
 
+/// What `Records` reads of data, up to what is not for it: the records, the place behind them, what they cost beside
+/// their values, and their leader epoch. They are settled if that is all of the data.
+#[pyfunction]
+#[pyo3(signature = (data, offset, aborted, limits, /))]
+pub fn read_records(
+    data: &Bound<'_, PyAny>,
+    offset: i64,
+    aborted: Vec<(i64, i64)>,
+    limits: &Bound<'_, Limits>,
+) -> PyResult<(Records, Place, usize, Option<i32>)> {
+    let mut records = Records::new(data, offset, aborted)?;
+    let place = records.read(data.py(), (0, 0, offset, 0), limits);
+    if place.0 == records.columns.shared {
+        records.settle(data.py());
+    }
+    let (bytes, epoch) = (records.columns.record_bytes, records.leader_epoch);
+    Ok((records, place, bytes, epoch))
+}
+
 #[pyclass(module = "consumerd_native")]
 pub struct ValueIterator {
     records: Py<Records>,

@@ -167,18 +167,9 @@ class Exchange:
     ) -> FetchedPartitions:
         """Send a FETCH for which the broker may wait `wait` seconds. Raises BrokerError, WireError.
 
-        `received`: as in `fetch_partitions`.
+        `received`: as in `fetch_partitions`; it notes the response (`note`), as is done without it.
         """
         settings = self.settings
-
-        def note(fetched: FetchedPartitions) -> None:
-            self.counters.fetches += 1
-            if fetched.silence:
-                self.counters.throttled += fetched.silence
-                self.silent_until = max(self.silent_until, self.clock.monotonic() + fetched.silence)
-            if received is not None:
-                received(fetched)
-
         return await fetch_partitions(
             channel,
             partitions,
@@ -189,8 +180,15 @@ class Exchange:
             rack=self._rack,
             timeout=self._client.settings.connection.socket_timeout + wait,
             views=True,
-            received=note,
+            received=received or self.note,
         )
+
+    def note(self, fetched: FetchedPartitions) -> None:
+        """Count a response, and obey the quota that it tells of."""
+        self.counters.fetches += 1
+        if fetched.silence:
+            self.counters.throttled += fetched.silence
+            self.silent_until = max(self.silent_until, self.clock.monotonic() + fetched.silence)
 
     async def end_session(self, last: SessionRequest) -> None:
         """End a fetch session, in as much time as a connection may take to close. Never raises.

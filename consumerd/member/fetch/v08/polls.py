@@ -177,12 +177,13 @@ class Polls:
 
             def received(fetched: FetchedPartitions) -> None:
                 nonlocal turns
+                self._exchange.note(fetched)
                 self._under_way = False  # who asks again from now on is in the next poll
                 if not self._session.answered(fetched.error, fetched.session_id):
                     return  # a new session begins at once
                 if request.full:
                     self._exchange.require_all(fetched, self._named(), channel)
-                turns = self._hand_out(fetched, self._find)
+                turns = self._hand_out(fetched, self._waiting, self._newcomers)
 
             sent = request if named is request.named else request._replace(named=named)
             fetched = await self._exchange.send(channel, sent, self._size, self._wait, received)
@@ -200,10 +201,6 @@ class Polls:
             self._under_way = False
             self._review()
 
-    def _find(self, place: Place) -> PartitionRequest | None:
-        """The request for a partition, if it is in the poll under way."""
-        return None if place in self._newcomers else self._waiting.get(place)
-
     def _named(self) -> Iterator[PartitionRequest]:
         return (request for place, request in self._waiting.items() if place not in self._newcomers)
 
@@ -216,7 +213,7 @@ class Polls:
             size = min(sum(each.max_bytes for each in named), NEWCOMER_BYTES)
             fetched = await self._exchange.send(channel, named, size, self._short)
             self._exchange.require_all(fetched, requests.values(), channel)
-            return self._hand_out(fetched, requests.get)
+            return self._hand_out(fetched, requests, {})
         except (BrokerError, WireError) as error:
             self._newcomers_line.count_lost()
             fail(requests.values(), error)
@@ -229,18 +226,26 @@ class Polls:
         share = max(1, self._most // len(named))
         return [each._replace(max_bytes=min(each.max_bytes, share)) for each in named]
 
-    def _hand_out(self, fetched: FetchedPartitions, find: Callable[[Place], PartitionRequest | None]) -> int | None:
+    def _hand_out(
+        self,
+        fetched: FetchedPartitions,
+        requests: Mapping[Place, PartitionRequest],
+        besides: Mapping[Place, PartitionRequest],
+    ) -> int | None:
         """Answer those of which a response has something new, or an error, and those that hurry.
 
-        Return in how many turns of the loop all of them have asked again; None: there were none.
+        They are among `requests`, without those that are `besides`. Return in how many turns of the loop all of them
+        have asked again; None: there were none.
         """
         answers: list[tuple[PartitionRequest, FetchedPartition]] = []
         parts = fetched.partitions
         if fetched.error:
             parts = {place: part for place in self._waiting if (part := answer_of(fetched, place)) is not None}
         for place, part in parts.items():
-            request = find(place)
-            if request is not None and (part.error or part.data or part.diverged or part.preferred >= 0):
+            request = requests.get(place)
+            if request is None or place in besides:
+                continue
+            if part.data or part.error or part.diverged or part.preferred >= 0:
                 answers.append((request, part))
         turns = 0 if answers else None
         # First all handlers have their messages; then fetchers go on.
@@ -248,11 +253,12 @@ class Polls:
             if not request.deliver(part):
                 turns = _TURNS
         for request, part in answers:
-            request.settle(part)
+            if not request.answer.done():  # as `settle`
+                request.answer.set_result(part)
         if fetched.silence:
             turns = _TURNS
         for place in self._hurried:
-            request = find(place)
+            request = None if place in besides else requests.get(place)
             if request is not None and not request.answer.done():
                 turns = _TURNS
                 request.settle(None if fetched.throttled else fetched.partitions.get(place, _NOTHING))

@@ -130,12 +130,10 @@ def decode_records(
         codec, known, bounds = _latest_limits
         if codec is not native or known is not limits:
             bounds = record_limits(native, limits)
-        index = native.Records(data, offset, list(aborted))
-        place = index.read((0, 0, offset, 0), bounds)
+        index, place, size, epoch = native.read_records(data, offset, list(aborted), bounds)
         if place[0] == len(data):  # nearly always
-            index.settle()
-            made = RecordSet(index, [], {}, [], offset, place[2], index.record_bytes)
-            if (epoch := index.leader_epoch) is not None:
+            made = RecordSet(index, [], {}, [], offset, place[2], size)
+            if epoch is not None:
                 made.log = _log_of(epoch)
             return made
         return _NativeDecoder(data, offset, limits, index, bounds, place).decode()

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumerd.base import native
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.codec import codec_of
-from consumerd.wire.v08.fetch_frame import FIRST_VERSION, fetch_fields, fetch_frame
+from consumerd.wire.v08.fetch_frame import FIRST_VERSION, fetch_fields, fetch_frame, fetch_parts
 from consumerd.wire.v08.headers import RequestHeader, ResponseHeader, read_response_header
 from consumerd.wire.v08.messages import (
     RequestMessage,
@@ -204,3 +205,31 @@ def test_damaged_responses_are_read_or_refused_as_by_the_codec(version: int, fie
         header, body = read_by_codec(version, bytes(frame))
         assert direct == body
         assert header.tags == {}
+
+
+@given(ANY_VERSION, ANSWERS, st.binary(max_size=8000), st.booleans(), st.booleans(), st.data())
+def test_both_codecs_read_the_same_of_each_partition(
+    native_codec: native.NativeCodec,
+    version: int,
+    fields: Any,
+    large: bytes,
+    committed: bool,
+    views: bool,
+    data: st.DataObject,
+) -> None:
+    for topic in fields["responses"][:1]:
+        for part in topic["partitions"][:1]:
+            part["records"] = large
+    frame = bytearray(answered(version, fields))
+    for _ in range(data.draw(st.integers(0, 2))):
+        frame[data.draw(st.integers(0, min(len(frame) - 1, 120)))] = data.draw(st.integers(0, 255))
+    del frame[data.draw(st.sampled_from([len(frame), len(frame) - 1, 4])) :]
+    response = bytes(frame)
+    with native.using(None):
+        pure = fetch_parts(version, response, committed, views)
+    with native.using(native_codec):
+        found = fetch_parts(version, response, committed, views)
+    assert found == pure
+    assert (pure is None) == (fetch_fields(version, response) is None)
+    if found is not None and pure is not None:
+        assert [type(part[-1]) for part in found[-1]] == [type(part[-1]) for part in pure[-1]]
