@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, load_handler
 from consumerd.spark.lake import delta, open_lake_table
-from consumerd.spark.lake.data_file import DataFileWriter
+from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.tables.errors import TableError
 from consumerd.testing import FakeClock
@@ -31,14 +32,22 @@ def options() -> Iterator[dict[str, str]]:
         yield found | {"aws_allow_http": "true"}
 
 
-def add(table: Any, batch: int, options: dict[str, str] | None = None) -> bool:
+def written(table: Any, batch: int, options: dict[str, str] | None = None) -> DataFile:
     with DataFileWriter(table.path, COLUMNS, storage_options=options) as writer:
         writer.write(pa.record_batch([pa.array([f"p{batch}"]), pa.array([batch])], schema=COLUMNS))
         file = writer.close()
     assert file is not None
-    done = table.commit([file], writer="c0ffee", batch=batch, schema=COLUMNS)
+    return file
+
+
+def commit(table: Any, batch: int, *files: DataFile) -> bool:
+    done = table.commit(files, writer="c0ffee", batch=batch, schema=COLUMNS)
     assert isinstance(done, bool)
     return done
+
+
+def add(table: Any, batch: int, options: dict[str, str] | None = None) -> bool:
+    return commit(table, batch, written(table, batch, options))
 
 
 def pages(table: Any) -> list[str]:
@@ -123,6 +132,32 @@ def test_files_of_a_rebuild_are_copied_and_replace_the_others_once(options: dict
         assert found == is_new
     assert old.was_rebuilt("a")
     assert (old.batches(), pages(old)) == ((range(2),), ["p0", "p1"])
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_no_commit_names_a_file_that_vacuum_removed(options: dict[str, str], tmp_path: Path, form: str) -> None:
+    """Its clock is ahead by more than it keeps files, which `keep_seconds = 0` stands for."""
+    catalog = {}
+    if form == "iceberg":
+        pytest.importorskip("pyiceberg")
+        catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
+    table, other = (
+        open_lake_table(f"s3://lake/clock-{form}/bronze", form, storage_options={**options, **catalog})
+        for _ in range(2)
+    )
+    add(table, 0, options)
+    files = [written(table, 1, options) for _ in range(20)]  # more than one thread asks for
+    removed = files[13]
+    open_folder(table.path, options).remove(removed.path)
+    gone = rf"^{table.path}/{removed.path} was removed before it was committed: "
+    with pytest.raises(TableError, match=gone):
+        commit(table, 1, *files)
+    assert sorted(other.vacuum(0)) == sorted(file.path for file in files if file != removed)
+    with pytest.raises(TableError, match=rf"/{files[0].path} was removed before it was committed"):
+        commit(table, 1, *files)
+    assert (other.batches(), pages(other)) == ((range(1),), ["p0"])
+    assert add(table, 1, options)
+    assert pages(other) == ["p0", "p1"]
 
 
 def test_store_that_refuses_the_key_is_one_sentence(options: dict[str, str]) -> None:

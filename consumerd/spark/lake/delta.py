@@ -220,13 +220,11 @@ class DeltaLakeTable:
                 # Ours, if an earlier attempt took place although an error was reported.
                 return batch == last and number is not None and _offsets_number(table, writer) == number
             former = _offsets_number(table, writer)
-            must_be_there(self.path, files)
-            table.create_write_transaction(
+            self._write(
+                table,
+                files,
                 actions,
-                "append",
-                table.schema(),
-                partition_by=_columns(days),
-                commit_properties=CommitProperties(
+                CommitProperties(
                     app_transactions=transactions,
                     max_commit_retries=0,
                     custom_metadata={"userMetadata": f"consumerd batch {batch}"},
@@ -273,17 +271,16 @@ class DeltaLakeTable:
             self._must_have(days, table)
             if table.transaction_version(rebuild) is not None:
                 return False
-            must_be_there(self.path, files)
-            table.create_write_transaction(
+            self._write(
+                table,
+                files,
                 actions,
-                "overwrite",
-                stored,
-                partition_by=_columns(days),
-                commit_properties=CommitProperties(
+                CommitProperties(
                     app_transactions=[Transaction(writer, batch), Transaction(rebuild, 0)],
                     max_commit_retries=0,
                     custom_metadata={"userMetadata": f"consumerd rebuilt batches up to {batch}"},
                 ),
+                replacing=stored,
             )
             return True
 
@@ -396,11 +393,7 @@ class DeltaLakeTable:
             # deltalake does not compare what is removed with what is there: someone else may have merged it.
             if not {each.path for each in sources} <= {each.path for each in _files(table, -1, None)}:
                 return False
-            partitions = table.metadata().partition_columns
-            must_be_there(self.path, [] if merged is None else [merged])
-            table.create_write_transaction(
-                actions, "append", table.schema(), partition_by=partitions, commit_properties=_once()
-            )
+            self._write(table, [] if merged is None else [merged], actions, _once())
             return True
 
         return self._committed(attempt)
@@ -418,6 +411,25 @@ class DeltaLakeTable:
                 table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True)
                 self._sync()
         return found
+
+    def _write(
+        self,
+        table: DeltaTable,
+        files: Sequence[DataFile],
+        actions: list[AddAction | RemoveAction],
+        properties: CommitProperties,
+        *,
+        replacing: Schema | None = None,
+    ) -> None:
+        """One commit on this snapshot, which adds the files, or replaces all that there are, with these columns."""
+        must_be_there(self.path, files, self._options)
+        table.create_write_transaction(
+            actions,
+            "append" if replacing is None else "overwrite",
+            table.schema() if replacing is None else replacing,
+            partition_by=table.metadata().partition_columns,
+            commit_properties=properties,
+        )
 
     def _committed(self, attempt: Callable[[], bool]) -> bool:
         """Repeat `attempt` while other commits are faster; what it returned is durable then."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -19,6 +20,9 @@ from consumerd.base.files import SystemFiles
 
 #: Bytes that are copied at once.
 _COPIED: Final = 8 << 20
+#: Requests to a store at the same time, and names that one thread asks for, one after the other.
+_REQUESTS: Final = 16
+_ASKED: Final = 8
 
 
 class StoredFile(NamedTuple):
@@ -41,6 +45,10 @@ class DataFolder(Protocol):
 
     def open(self, name: str) -> pa.NativeFile:
         """The file for reading at any place. Raises FileNotFoundError."""
+        ...
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those that are not there."""
         ...
 
     def take(self, source: str, name: str) -> None:
@@ -87,6 +95,9 @@ class LocalFolder:
     def open(self, name: str) -> pa.NativeFile:
         return pa.OSFile(f"{self._path}/{name}", "rb")
 
+    def missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not self._files.exists(f"{self._path}/{name}")]
+
     def take(self, source: str, name: str) -> None:
         self._files.make_directory(self._path)
         if self._files.exists(f"{source}/{name}"):
@@ -115,6 +126,17 @@ class StoreFolder:
 
     def open(self, name: str) -> pa.NativeFile:
         return self._handler.open_input_file(name)
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """See DataFolder. One request each, since a listing would have all files of the table."""
+
+        def kinds(part: Sequence[str]) -> list[FileType]:
+            return [info.type for info in self._handler.get_file_info(list(part))]
+
+        parts = [names[first : first + _ASKED] for first in range(0, len(names), _ASKED)]
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            found = [kind for part in pool.map(kinds, parts) for kind in part]
+        return [name for name, kind in zip(names, found, strict=True) if kind != FileType.File]
 
     def take(self, source: str, name: str) -> None:
         """Copy the file, since objects cannot be renamed; also one that a failed copy has cut short."""

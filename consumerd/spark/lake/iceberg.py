@@ -45,7 +45,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO, parquet_files_to_data_files
 from pyiceberg.manifest import DataFile as IcebergFile
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType, TimestamptzType
 from pyiceberg.utils.config import Config
@@ -345,12 +345,11 @@ class IcebergLakeTable:
             last = _last_batch(table)
             if last is not None and batch <= last:
                 return batch == last and table.properties.get(COMMIT) == identity
-            must_be_there(self.path, files)
             marks = {LAST_BATCH: str(batch)}
             properties = marks | {COMMIT: identity}
             if offsets is not None:
                 properties[OFFSETS] = offsets.encode()
-            with table.transaction() as transaction:
+            with self._transaction(table, files) as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(_nullable(schema))
                 _divide(transaction, table, days)
@@ -380,10 +379,9 @@ class IcebergLakeTable:
                 return False
             self._must_have(days, table)
             self._must_fit(table, schema)
-            must_be_there(self.path, files)
             present = [task.file for task in table.scan().plan_files()]
             marks = {LAST_BATCH: str(batch)}
-            with table.transaction() as transaction:
+            with self._transaction(table, files) as transaction:
                 with transaction.update_schema() as update:
                     update.union_by_name(_nullable(schema))
                 _divide(transaction, table, days)
@@ -443,9 +441,8 @@ class IcebergLakeTable:
             ) from None
 
     def optimize(self, target_bytes: int) -> CompactResult:
-        store = {name: value for name, value in self._options.items() if name.lower().startswith("aws_")}
         with _declared_errors(self.path):
-            return merge_small_files(self, target_bytes, self._swap, store)
+            return merge_small_files(self, target_bytes, self._swap, self._store)
 
     def _swap(self, sources: Sequence[DataFile], merged: DataFile | None) -> bool:
         """Put a file in the place of these, if all of them are there."""
@@ -458,8 +455,8 @@ class IcebergLakeTable:
             }
             if not wanted <= present.keys():
                 return False
-            must_be_there(self.path, [] if merged is None else [merged])
-            with table.transaction() as transaction, transaction.update_snapshot().overwrite() as update:
+            added = [] if merged is None else [merged]
+            with self._transaction(table, added) as transaction, transaction.update_snapshot().overwrite() as update:
                 for path in sorted(wanted):
                     update.delete_data_file(present[path])
                 if merged is not None:
@@ -512,6 +509,16 @@ class IcebergLakeTable:
         if expiring:
             table.maintenance.expire_snapshots().by_ids(expiring).commit()
         return bool(expiring)
+
+    @property
+    def _store(self) -> dict[str, str]:
+        """The options by which data files are written."""
+        return {name: value for name, value in self._options.items() if name.lower().startswith("aws_")}
+
+    def _transaction(self, table: Table, files: Sequence[DataFile]) -> Transaction:
+        """A transaction on this metadata, which adds the files. Raises TableError if one of them is missing."""
+        must_be_there(self.path, files, self._store)
+        return table.transaction()
 
     def _committed(self, attempt: Callable[[], bool]) -> bool:
         """Repeat `attempt` while other commits are faster."""

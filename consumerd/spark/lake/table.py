@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from consumerd.spark.lake.data_file import DataFile
-from consumerd.spark.lake.folders import local_path
+from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.tables.errors import TableError
 from consumerd.spark.tables.table import CompactResult
@@ -162,14 +161,12 @@ def other_division(path: str, found: str, wanted: str) -> TableError:
     )
 
 
-def must_be_there(table: str, files: Sequence[DataFile]) -> None:
-    """Raise TableError if a file of the table that is to be committed is missing on this machine.
+def must_be_there(table: str, files: Sequence[DataFile], storage_options: Mapping[str, str] | None = None) -> None:
+    """Raise TableError if a file of the table that is to be committed is missing, and OSError as DataFolder.
 
-    A vacuum whose clock jumped ahead takes a file that was just written for an old one that no version has. Stores are
-    not asked: their clocks are not this machine's, and each file would be a request.
+    A vacuum whose clock jumped ahead takes a file that was just written for an old one that no version has.
     """
-    folder = local_path(table)
-    missing = [] if folder is None else [each.path for each in files if not Path(folder, each.path).exists()]
+    missing = open_folder(table, storage_options).missing([each.path for each in files]) if files else []
     if missing:
         raise TableError(
             f"{table}/{missing[0]} was removed before it was committed: check that the clock is right, and that "
