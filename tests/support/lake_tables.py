@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFileWriter
+from consumerd.spark.lake.delta import DeltaLakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +47,19 @@ def replace_files(path: str, files: list[str], rows: pa.Table | None = None) -> 
             statistics = {"numRecords": written.rows, "minValues": written.minimums, "maxValues": written.maximums}
             actions.append(AddAction(written.path, written.size, {}, now, True, json.dumps(statistics)))
     table.create_write_transaction(actions, "append", table.schema())
+
+
+def list_late(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
+    """Have listings of Delta's log lack up to three of its newest commits, each time others."""
+    found = DeltaLakeTable._open
+
+    def late(self: DeltaLakeTable) -> DeltaTable | None:
+        table = found(self)
+        if table is not None and rng.random() < 0.3:
+            return DeltaTable(self.path, version=max(0, table.version() - rng.randint(1, 3)))
+        return table
+
+    monkeypatch.setattr(DeltaLakeTable, "_open", late)
 
 
 #: Columns and owner of `write_earlier_table`.

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import random
 import shutil
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
+from deltalake import DeltaTable
 
-from consumerd.base.files import SystemFiles
+from consumerd.base.errors import ConsumerdError
+from consumerd.base.files import FileEntry, OsSystemCalls, StrPath, SystemFiles
 from consumerd.spark.lake import land as land_module
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batches import BatchRunner, PlannedBatch
@@ -29,6 +35,7 @@ from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.spark.spec import PipelineSpec
 from consumerd.spark.tables.errors import TableError, TableOwnedError
 from consumerd.wire.v07 import encode_message_set
+from tests.support.lake_tables import list_late
 
 VALUES = [b"%d" % number for number in range(300)]
 
@@ -219,6 +226,56 @@ def test_compaction_keeps_files_of_a_batch_that_is_under_way(
     assert (result.files_before, result.removed) == (1, 1)
     assert not written.exists()
     assert [row["value"] for row in landed(pipeline)] == VALUES[0::2] + VALUES[1::2]
+
+
+def list_checkpoints_late(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
+    """Have listings of the logs of a checkpoint lack up to two of their newest entries, each time others."""
+    found = OsSystemCalls.entries
+
+    def late(self: OsSystemCalls, directory: StrPath) -> list[FileEntry]:
+        entries = found(self, directory)
+        if Path(directory).name not in ("offsets", "commits") or rng.random() < 0.7:
+            return entries
+        numbers = sorted(int(entry.name) for entry in entries if entry.name.isdigit())
+        hidden = {str(number) for number in numbers[-rng.randint(1, 2) :]}
+        return [entry for entry in entries if entry.name not in hidden]
+
+    monkeypatch.setattr(OsSystemCalls, "entries", late)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_runs_that_see_listings_late_land_each_message_once(
+    pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Two machines with one pipeline, on a mount without locks whose listings lag."""
+    monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", InlinePool)
+    pipeline.source["maxBytesPerTrigger"] = "600"
+    rng = random.Random(seed)
+    refused: list[str] = []
+
+    def run() -> None:
+        for _ in range(200):
+            try:
+                land(pipeline)
+            except ConsumerdError as error:  # what was read is no longer the newest
+                refused.append(type(error).__name__)
+            else:
+                return
+        raise AssertionError(refused[-10:])
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor(2) as pool:
+        patched.setattr(land_module, "locked", lambda *_: contextlib.nullcontext())
+        list_late(patched, rng)
+        list_checkpoints_late(patched, rng)
+        for each in [pool.submit(run) for _ in range(2)]:
+            each.result()
+    assert refused
+    land(pipeline)
+    files = [uri.removeprefix("file://") for uri in DeltaTable(pipeline.bronze).file_uris()]
+    query = f'SELECT partition, "offset", value FROM read_parquet({files!r}) ORDER BY partition, "offset"'
+    rows = duckdb.execute(query).fetchall()
+    assert [value for _, _, value in rows] == VALUES[0::2] + VALUES[1::2]
+    assert len({row[:2] for row in rows}) == len(rows)
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])

@@ -32,6 +32,7 @@ from consumerd.spark.tables.errors import TableError
 from consumerd.testing import FakeClock, MemoryGroup
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
+from tests.support.lake_tables import list_late
 
 HERE = TopicPartition("t", NO_BROKER, 0)
 
@@ -57,7 +58,6 @@ def offsets(path: Path, kind: str = "delta", partition: int = 0) -> list[int]:
         pytest.importorskip("pyiceberg")
         rows = open_lake_table(str(path / "bronze"), "iceberg").dataset().to_table().to_pylist()
         return sorted(row["offset"] for row in rows if row["partition"] == partition)
-    from deltalake import DeltaTable
 
     files = [uri.removeprefix("file://") for uri in DeltaTable(str(path / "bronze")).file_uris()]
     if not files:
@@ -212,19 +212,6 @@ async def test_two_members_that_race_with_the_same_messages_append_each_once(tmp
             for partition in range(3):
                 group.create_task(consume(member, partition, 7 + 4 * number))
     assert [offsets(tmp_path, partition=number) for number in range(3)] == [[*range(40)]] * 3
-
-
-def list_late(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
-    """Have listings of Delta's log lack up to three of its newest commits, each time others."""
-    found = DeltaLakeTable._open
-
-    def late(self: DeltaLakeTable) -> DeltaTable | None:
-        table = found(self)
-        if table is not None and rng.random() < 0.3:
-            return DeltaTable(self.path, version=max(0, table.version() - rng.randint(1, 3)))
-        return table
-
-    monkeypatch.setattr(DeltaLakeTable, "_open", late)
 
 
 @pytest.mark.parametrize("seed", range(3))
