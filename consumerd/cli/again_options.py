@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 import click
+
+from consumerd.cli.config_option import together
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,23 @@ class AgainOptions:
         return found
 
 
-def again_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--again`, `--since`, `--until` and `--dry-run`."""
-    for option in (
-        click.option(
-            "--dry-run", is_flag=True, help="With --again: count rows by their verdict and reason; change nothing."
-        ),
-        click.option(
-            "--until", metavar="TIME", help="With --again: only what landed before then, in ISO 8601; UTC by default."
-        ),
-        click.option(
-            "--since", metavar="TIME", help="With --again: only what landed then or later, in ISO 8601; UTC by default."
-        ),
-        click.option(
-            "--again",
-            is_flag=True,
-            help="Refine again what was refined, into new tables that replace silver and quarantine once they are "
-            "complete. An interrupted run is continued by the same command.",
-        ),
-    ):
-        command = option(command)
-    return command
+again_options = together(
+    click.option(
+        "--again",
+        is_flag=True,
+        help="Refine again what was refined, into new tables that replace silver and quarantine once they are "
+        "complete. An interrupted run is continued by the same command.",
+    ),
+    click.option(
+        "--since", metavar="TIME", help="With --again: only what landed then or later, in ISO 8601; UTC by default."
+    ),
+    click.option(
+        "--until", metavar="TIME", help="With --again: only what landed before then, in ISO 8601; UTC by default."
+    ),
+    click.option(
+        "--dry-run", is_flag=True, help="With --again: count rows by their verdict and reason; change nothing."
+    ),
+)
 
 
 def _time(text: str | None, option: str) -> datetime | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.errors import ExitCode
+from consumerd.cli.config_option import Decorated, together
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import show_rows
 
@@ -28,7 +29,7 @@ BYTES_PER_WORKER = 16 << 20
 SECONDS_PER_LINE = 10.0
 
 
-def checked_layout(_: click.Context, __: click.Parameter, text: str) -> str:
+def _checked_layout(_: click.Context, __: click.Parameter, text: str) -> str:
     """The value of `--layout`. Raises BadParameter for a text that is not a layout."""
     from consumerd.base.errors import ConfigError  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
@@ -50,41 +51,39 @@ isolation_option = click.option(
 )
 
 
-def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where segments are and how to read them."""
-    for option in reversed(
-        (
-            click.option(
-                "--layout",
-                default="{topic}-{partition}",
-                show_default=True,
-                callback=checked_layout,
-                metavar="PATTERN",
-                help="Pattern of the last folders above a segment: {topic}, {partition}, {broker}, * and text. The "
-                "name of a tar file counts as a folder: 'broker-{broker}.tar.gz/{topic}-{partition}'.",
-            ),
-            click.option(
-                "--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose files they are."
-            ),
-            click.option(
-                "--workers", type=PositiveInt(1024), help="Number of worker processes.  [default: by CPUs and work]"
-            ),
-            click.option(
-                "--max-expansion",
-                type=PositiveInt(),
-                default=200,
-                show_default=True,
-                help="Maximum ratio of decompressed to compressed size, for anything that exceeds 1 GiB.",
-            ),
-            click.option(
-                "--allow-torn-tail",
-                is_flag=True,
-                help=("Do not change the exit code for a last segment that ends inside a message, as after a crash."),
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+def layout_option(about: str) -> Callable[[Decorated], Decorated]:
+    """`--layout`. `about`: its help."""
+    return click.option(
+        "--layout",
+        default="{topic}-{partition}",
+        show_default=True,
+        callback=_checked_layout,
+        metavar="PATTERN",
+        help=about,
+    )
+
+
+#: The options that say where segments are and how to read them.
+source_options = together(
+    layout_option(
+        "Pattern of the last folders above a segment: {topic}, {partition}, {broker}, * and text. The name of a tar "
+        "file counts as a folder: 'broker-{broker}.tar.gz/{topic}-{partition}'."
+    ),
+    click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose files they are."),
+    click.option("--workers", type=PositiveInt(1024), help="Number of worker processes.  [default: by CPUs and work]"),
+    click.option(
+        "--max-expansion",
+        type=PositiveInt(),
+        default=200,
+        show_default=True,
+        help="Maximum ratio of decompressed to compressed size, for anything that exceeds 1 GiB.",
+    ),
+    click.option(
+        "--allow-torn-tail",
+        is_flag=True,
+        help="Do not change the exit code for a last segment that ends inside a message, as after a crash.",
+    ),
+)
 
 
 def worker_count(given: int | None, sources: Iterable[SegmentSource]) -> int:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from consumerd.base.partition import TopicPartition
-
-Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+from consumerd.cli.config_option import Decorated
 
 
 def backup_option(function: Decorated) -> Decorated:

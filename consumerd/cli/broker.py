@@ -21,7 +21,7 @@ import structlog
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
-from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
+from consumerd.cli.numbers import PositiveInt, zookeeper_option
 from consumerd.cli.setting_option import SettingOption
 from consumerd.net.zk.session import Session
 from consumerd.service.config.properties import read_properties
@@ -74,12 +74,7 @@ Example:
     help="Number of partitions of each topic on this broker. [default: {default}]",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on and to announce.")
-@click.option(
-    "--zookeeper",
-    type=ZooKeeperAddress(),
-    metavar="HOST:PORT[/CHROOT]",
-    help="ZooKeeper servers and chroot to register in.",
-)
+@zookeeper_option("--zookeeper", "ZooKeeper servers and chroot to register in.", metavar="HOST:PORT[/CHROOT]")
 @click.option("--no-zookeeper", is_flag=True, help="Do not register in ZooKeeper.")
 @click.option(
     "--config",

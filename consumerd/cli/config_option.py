@@ -1,4 +1,4 @@
-"""`-c`, `--config`: the option of all commands that read a configuration.
+"""`-c`, `--config`, the option of all commands that read a configuration, and others that many commands have.
 
 By itself, as `consumerd run` can be stopped by a signal before anything heavy is imported.
 """
@@ -13,6 +13,27 @@ import click
 
 #: The function that a decorator of click takes and returns.
 Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+
+
+def together(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """One decorator of several options, which `--help` shows in this order."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def file_option(*flags: str, about: str) -> Callable[[Decorated], Decorated]:
+    """An option that names a file. `about`: its help."""
+    return click.option(*flags, type=click.Path(path_type=Path), metavar="FILE", help=about)
+
+
+def servers_option(*flags: str, about: str, required: bool = False) -> Callable[[Decorated], Decorated]:
+    """An option with the addresses of brokers, once or several times. `about`: its help."""
+    return click.option(*flags, multiple=True, required=required, metavar="HOST:PORT,...", help=about)
 
 
 def subscription_option() -> Callable[[Decorated], Decorated]:
@@ -39,15 +60,9 @@ def config_option(
 
 def step_options(*session: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
     """The options that all steps of a pipeline have; `session`: those of Spark's session, where they run on it."""
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in (
-            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-            *session,
-            click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
-            config_option("Configuration file (TOML) that declares the pipeline."),
-        ):
-            function = option(function)
-        return function
-
-    return decorate
+    return together(
+        config_option("Configuration file (TOML) that declares the pipeline."),
+        click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
+        *session,
+        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    )

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.clock import iso_time
-from consumerd.cli.config_option import subscription_option
-from consumerd.cli.numbers import ZooKeeperAddress
+from consumerd.cli.config_option import file_option, subscription_option, together
+from consumerd.cli.numbers import zookeeper_option
 from consumerd.cli.session import json_option, server_list
 from consumerd.cli.tables import show_rows
 
@@ -39,15 +39,15 @@ another group, subscription or cluster is another receiver, and so is the same t
 """
 
 _FILE = click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-_PROGRESS = click.option(
-    "--progress", type=click.Path(path_type=Path), metavar="FILE",
-    help="Where replays note how far they came, and to whom. [default: FILE.replayed]",
-)  # fmt: skip
+_PROGRESS = file_option(
+    "--progress", about="Where replays note how far they came, and to whom. [default: FILE.replayed]"
+)
 
 
-def _selection_options(function: Any) -> Any:
-    function = click.option("--error-type", metavar="NAME", help="Only letters with this type of error.")(function)
-    return click.option("--topic", help="Only letters of messages of this topic.")(function)
+_selection_options = together(
+    click.option("--topic", help="Only letters of messages of this topic."),
+    click.option("--error-type", metavar="NAME", help="Only letters with this type of error."),
+)
 
 
 @click.group("dead-letters", epilog=EXAMPLES)
@@ -118,20 +118,16 @@ def show(path: Path, topic: str | None, error_type: str | None, progress: Path |
 @command.command("replay", epilog=EXAMPLES)
 @_FILE
 @_selection_options
-@click.option(
-    "-c", "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="A daemon's configuration: its handler, or with --to-topic its cluster.",
-)  # fmt: skip
+@file_option(
+    "-c", "--config", "config_file", about="A daemon's configuration: its handler, or with --to-topic its cluster."
+)
 @subscription_option()
 @click.option("--to-topic", metavar="TOPIC", help="Send the messages to this topic, as they were, not to a handler.")
 @click.option("--bootstrap-server", "bootstrap", metavar="HOST:PORT,...", help="With --to-topic: brokers since 0.8.")
-@click.option(
-    "--zookeeper", type=ZooKeeperAddress(), metavar="HOST:PORT/CHROOT", help="With --to-topic: where brokers register."
+@zookeeper_option("--zookeeper", "With --to-topic: where brokers register.")
+@file_option(
+    "--failed", about="Write letters that the handler rejects again to this file, and continue. [default: stop]"
 )
-@click.option(
-    "--failed", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write letters that the handler rejects again to this file, and continue. [default: stop]",
-)  # fmt: skip
 @_PROGRESS
 def replay_letters(
     path: Path, topic: str | None, error_type: str | None, progress: Path | None, **options: Any

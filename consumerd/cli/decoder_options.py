@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-#: The function that a decorator of click takes and returns.
-Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+from consumerd.cli.config_option import Decorated, together
 
 
 def decoder_options(help_text: str) -> Callable[[Decorated], Decorated]:
     """`--decoder` (parameter `decoder`), with this help text, and `--decoder-option` (`decoder_options`)."""
-
-    def decorate(function: Decorated) -> Decorated:
-        with_options = click.option(
-            "--decoder-option",
-            "decoder_options",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="An option of the decoder; VALUE is TOML.",
-        )(function)
-        return click.option("--decoder", metavar="NAME", help=help_text)(with_options)
-
-    return decorate
+    about = "An option of the decoder; VALUE is TOML."
+    return together(
+        click.option("--decoder", metavar="NAME", help=help_text),
+        click.option("--decoder-option", "decoder_options", multiple=True, metavar="KEY=VALUE", help=about),
+    )
 
 
 def decoder_table(decoder: str | None, options: Sequence[str]) -> dict[str, Any]:

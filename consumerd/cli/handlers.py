@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from consumerd.cli.config_option import subscription_option
+from consumerd.cli.config_option import file_option, subscription_option
 from consumerd.cli.decoder_options import decoder_options, decoder_table, plugin_options
 from consumerd.cli.session import json_option
 from consumerd.cli.tables import counted, show_rows
@@ -63,10 +63,7 @@ def list_handlers(as_json: bool) -> None:
 
 @command.command("test", epilog=EXAMPLES)
 @click.argument("arguments", metavar="[HANDLER] INPUT", nargs=-1, required=True)
-@click.option(
-    "-c", "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE",
-    help="The configuration with the handler; instead of HANDLER.",
-)  # fmt: skip
+@file_option("-c", "--config", "config_file", about="The configuration with the handler; instead of HANDLER.")
 @subscription_option()
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="An option of HANDLER; VALUE is TOML.")
 @decoder_options("Decoder of the payloads: text, json, avro, or another plugin.")

@@ -9,7 +9,8 @@ import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
-from consumerd.cli.archive_work import checked_layout, show_findings
+from consumerd.cli.archive_work import layout_option, show_findings
+from consumerd.cli.config_option import Decorated, together
 from consumerd.cli.log_offsets_restore import reached_target, restore_offsets, target_options
 from consumerd.cli.offsets_input import parse_time
 from consumerd.cli.tables import show_rows, utc_text
@@ -28,33 +29,15 @@ Examples:
 """
 
 
-def topic_options(json_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def topic_options(json_help: str) -> Callable[[Decorated], Decorated]:
     """The options and the arguments of commands that read a topic of the brokers' own. `json_help`: of `--json`."""
-
-    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(
-            (
-                click.option(
-                    "--at-time",
-                    metavar="TIME",
-                    help="As of then: ISO 8601 or milliseconds since 1970.  [default: the end]",
-                ),
-                click.option("--json", "as_json", is_flag=True, help=json_help),
-                click.option(
-                    "--layout",
-                    default="{topic}-{partition}",
-                    show_default=True,
-                    callback=checked_layout,
-                    metavar="PATTERN",
-                    help="Pattern of the last folders above a segment, as for `log verify`.",
-                ),
-                click.argument("paths", metavar="PATH...", nargs=-1, required=True),
-            )
-        ):
-            command = option(command)
-        return command
-
-    return decorated
+    at_time = "As of then: ISO 8601 or milliseconds since 1970.  [default: the end]"
+    return together(
+        click.option("--at-time", metavar="TIME", help=at_time),
+        click.option("--json", "as_json", is_flag=True, help=json_help),
+        layout_option("Pattern of the last folders above a segment, as for `log verify`."),
+        click.argument("paths", metavar="PATH...", nargs=-1, required=True),
+    )
 
 
 def report_unread(findings: Sequence[ArchiveFinding], unreadable: int, so: str, what: str) -> ExitCode:

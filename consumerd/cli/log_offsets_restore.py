@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import progress
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
+from consumerd.cli.config_option import together
 from consumerd.cli.log_restore import REQUEST_TIMEOUT, check_reached, refuse_given, scan_archive, topic_naming
 from consumerd.cli.migrate_offsets import show_plan
 from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     from consumerd.storage.archives.group_offsets import ArchivedOffsets
     from consumerd.storage.archives.sources import SegmentSource
 
-Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
-
-_OPTIONS = (
+#: The options of a target cluster, as parameters of their names.
+target_options = together(
     to_servers_option("Plan these offsets for this cluster, to which the archive was replayed by `log export`"),
     to_config_option,
     rename_option(" As for `log export`."),
@@ -36,13 +36,6 @@ _OPTIONS = (
 )
 #: Parameters that are for a cluster alone.
 _PARAMETERS = ("to_config", "renames", "execute", "verify", "backup")
-
-
-def target_options(function: Decorated) -> Decorated:
-    """The options of a target cluster, as parameters of their names."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def reached_target(options: Mapping[str, Any]) -> KafkaSection | None:

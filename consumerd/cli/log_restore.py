@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import progress, show_findings, stopping
+from consumerd.cli.config_option import together
 from consumerd.cli.mirror_v08 import (
     partitions_option,
     rename_option,
     renaming,
+    replication_option,
     target_section,
     to_config_option,
     to_servers_option,
 )
-from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import printable, show_rows
 
 if TYPE_CHECKING:
@@ -33,14 +34,13 @@ if TYPE_CHECKING:
     from consumerd.storage.archives.sources import SegmentSource
     from consumerd.wire.v08.records import RecordCodec
 
-Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
-
 #: Seconds for one answer of the target.
 REQUEST_TIMEOUT = 30.0
 #: Raw bytes of a message; the target's limit is for what is stored, and judged there.
 _LARGEST_MESSAGE = 64 << 20
 
-_OPTIONS = (
+#: The options of a target cluster, as parameters of their names.
+restore_options = together(
     to_servers_option("Replay the messages into this cluster (2.5 and later) instead of writing files"),
     to_config_option,
     rename_option(" Other topics keep their names."),
@@ -51,11 +51,7 @@ _OPTIONS = (
         help="Create a topic with N partitions, where the archive does not have the last ones; by its name on the "
         "cluster, and may be given several times.  [default: as many as the archive has]",
     ),
-    click.option(
-        "--replication-factor",
-        type=PositiveInt(32767),
-        help="Number of replicas of created topics.  [default: the brokers' default, often 1]",
-    ),
+    replication_option,
     click.option("--source", metavar="NAME", help="Name of the archive, to replay several ones into the same cluster."),
     click.option(
         "--verify", is_flag=True, help="Then compare each message on the cluster with the archive; exit code 11."
@@ -74,13 +70,6 @@ _OF_FILES = (
     "max_expansion",
     "isolation",
 )
-
-
-def restore_options(function: Decorated) -> Decorated:
-    """The options of a target cluster, as parameters of their names."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def refuse_given(parameters: Iterable[str], what: str) -> None:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.cli.config_option import Decorated, file_option, servers_option, together
 from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import rename_option, renaming
-from consumerd.cli.numbers import ZooKeeperAddress
+from consumerd.cli.numbers import zookeeper_option
 from consumerd.cli.offsets_change import FORCE, How, change_command, show_changes
-from consumerd.cli.session import ClusterAddress, Decorated, named, timeout_option
+from consumerd.cli.session import DEFAULTS_OF_CONFIG, ClusterAddress, named, timeout_option
 
 if TYPE_CHECKING:
     from consumerd.operate.migrate.offsets_move import MoveRequest
@@ -40,34 +41,12 @@ lag, from, remark.
 
 
 def _side_options(side: str, what: str) -> Callable[[Decorated], Decorated]:
-    options = [
-        click.option(
-            f"--{side}-zookeeper",
-            type=ZooKeeperAddress(),
-            metavar="HOST:PORT/CHROOT",
-            help=f"{what}: offsets in ZooKeeper.",
-        ),
-        click.option(
-            f"--{side}-bootstrap-server",
-            f"{side}_servers",
-            multiple=True,
-            metavar="HOST:PORT,...",
-            help=f"{what}: offsets in Kafka (0.8.2 and later).",
-        ),
-        click.option(
-            f"--{side}-config",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Configuration file of a daemon, whose servers (with credentials and TLS) and group are the defaults.",
-        ),
-    ]
-
-    def decorate(function: Decorated) -> Decorated:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+    brokers = f"--{side}-bootstrap-server", f"{side}_servers"
+    return together(
+        zookeeper_option(f"--{side}-zookeeper", f"{what}: offsets in ZooKeeper."),
+        servers_option(*brokers, about=f"{what}: offsets in Kafka (0.8.2 and later)."),
+        file_option(f"--{side}-config", about=DEFAULTS_OF_CONFIG),
+    )
 
 
 @click.command("offsets", epilog=EXAMPLES)

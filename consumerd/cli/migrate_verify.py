@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.base.errors import ExitCode
-from consumerd.cli.archive_work import checked_layout
+from consumerd.cli.archive_work import layout_option
+from consumerd.cli.config_option import file_option, servers_option
 from consumerd.cli.mirror_v08 import rename_option, renaming, to_config_option, to_servers_option
-from consumerd.cli.numbers import PositiveInt, ZooKeeperAddress
+from consumerd.cli.numbers import PositiveInt, zookeeper_option
 from consumerd.cli.session import (
     bootstrap_servers,
     broker_timeout_option,
@@ -48,12 +48,7 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
 
 
 @click.command("verify", epilog=EXAMPLES)
-@click.option(
-    "--from-zookeeper",
-    type=ZooKeeperAddress(),
-    metavar="HOST:PORT/CHROOT",
-    help="ZooKeeper of a source cluster of Kafka 0.7.",
-)
+@zookeeper_option("--from-zookeeper", "ZooKeeper of a source cluster of Kafka 0.7.")
 @click.option(
     "--from-directory",
     "directories",
@@ -62,26 +57,16 @@ _COLUMNS = [">source", ">there", ">missing", ">changed", ">again", ">late", ">fo
     metavar="PATH",
     help="Archive of segment files as the source, of 0.7 or of 0.8 and later; may be given several times.",
 )
-@click.option(
+@servers_option(
     "--from-bootstrap-server",
     "from_servers",
-    multiple=True,
-    metavar="HOST:PORT,...",
-    help="Brokers of a source cluster of Kafka 0.8 or later; requires --topic.",
+    about="Brokers of a source cluster of Kafka 0.8 or later; requires --topic.",
 )
-@click.option(
+@file_option(
     "--from-config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration file of a daemon whose [kafka] is used for the source: TLS, SASL, client_id.",
+    about="Configuration file of a daemon whose [kafka] is used for the source: TLS, SASL, client_id.",
 )
-@click.option(
-    "--layout",
-    default="{topic}-{partition}",
-    show_default=True,
-    callback=checked_layout,
-    help="Pattern of the archive's folders, as for `consumerd log verify`.",
-)
+@layout_option("Pattern of the archive's folders, as for `consumerd log verify`.")
 @click.option("--broker-id", type=click.IntRange(0, (1 << 31) - 1), help="Id of the broker whose archive of 0.7 it is.")
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option("--group", help="Compare only up to what this group of the 0.7 cluster has committed.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.errors import ConfigError
-from consumerd.cli.config_option import config_option
+from consumerd.cli.config_option import config_option, servers_option
 from consumerd.cli.mirror_v08 import (
     kafka_target_options,
     key_option,
@@ -16,7 +16,7 @@ from consumerd.cli.mirror_v08 import (
     renaming,
     target_section,
 )
-from consumerd.cli.numbers import PositiveFloat, PositiveInt, ZooKeeperAddress
+from consumerd.cli.numbers import PositiveFloat, PositiveInt, zookeeper_option
 from consumerd.cli.session import SERVER_TIMEOUT, bootstrap_servers, server_list
 from consumerd.cli.setting_option import SettingOption, fetch_isolation_option
 
@@ -68,18 +68,11 @@ _SAID_BY_CONFIG = {
 
 
 @click.command("mirror", epilog=EXAMPLES)
-@click.option(
-    "--from-zookeeper",
-    type=ZooKeeperAddress(),
-    metavar="HOST:PORT/CHROOT",
-    help="ZooKeeper of the source cluster, where its brokers and the group register.",
-)
-@click.option(
+@zookeeper_option("--from-zookeeper", "ZooKeeper of the source cluster, where its brokers and the group register.")
+@servers_option(
     "--from-bootstrap-server",
     "from_servers",
-    multiple=True,
-    metavar="HOST:PORT,...",
-    help="Brokers of a source cluster of Kafka 0.9 or later, which coordinate the group.",
+    about="Brokers of a source cluster of Kafka 0.9 or later, which coordinate the group.",
 )
 @click.option("--group", help="Consumer group to join on the source.")
 @click.option("--topic", "topics", multiple=True, help="Topic to mirror; may be given several times.")
@@ -91,12 +84,7 @@ _SAID_BY_CONFIG = {
     "Configuration file of a daemon that names source, group and topics instead; its [handler] is not used.",
     required=False,
 )
-@click.option(
-    "--to-zookeeper",
-    type=ZooKeeperAddress(),
-    metavar="HOST:PORT/CHROOT",
-    help="ZooKeeper of a target cluster of Kafka 0.7.",
-)
+@zookeeper_option("--to-zookeeper", "ZooKeeper of a target cluster of Kafka 0.7.")
 @click.option(
     "--to-broker",
     "brokers",

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.config_option import Decorated, file_option, servers_option, together
 from consumerd.cli.numbers import PositiveInt
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
 
-_Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
 #: Start and end of a column.
 _BOUNDS = 2
 
 
-def rename_option(more: str = "") -> Callable[[_Decorated], _Decorated]:
+def rename_option(more: str = "") -> Callable[[Decorated], Decorated]:
     """`--rename` (parameter `renames`, for `renaming`). `more`: a further sentence of its help."""
     return click.option(
         "--rename",
@@ -29,26 +29,24 @@ def rename_option(more: str = "") -> Callable[[_Decorated], _Decorated]:
     )
 
 
-def to_servers_option(about: str, *, required: bool = False) -> Callable[[_Decorated], _Decorated]:
+def to_servers_option(about: str, *, required: bool = False) -> Callable[[Decorated], Decorated]:
     """`--to-bootstrap-server` (parameter `to_servers`). `about`: the beginning of its help."""
-    return click.option(
-        "--to-bootstrap-server",
-        "to_servers",
-        multiple=True,
-        required=required,
-        metavar="HOST:PORT,...",
-        help=f"{about}; may be given several times.",
-    )
+    flags = "--to-bootstrap-server", "to_servers"
+    return servers_option(*flags, about=f"{about}; may be given several times.", required=required)
 
 
 #: The target's credentials and TLS, as parameter `to_config`.
-to_config_option = click.option(
+to_config_option = file_option(
     "--to-config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
+    about="Configuration file of a daemon whose [kafka] is used for the target: TLS, SASL, client_id.",
 )
-_OPTIONS = (
+replication_option = click.option(
+    "--replication-factor",
+    type=PositiveInt(32767),
+    help="Number of replicas of created topics.  [default: the brokers' default, often 1]",
+)
+#: All options of a target, as parameters of their names.
+kafka_target_options = together(
     to_servers_option("Brokers of a target cluster of Kafka 0.8 or later"),
     to_config_option,
     rename_option(" Other topics keep their names."),
@@ -59,11 +57,7 @@ _OPTIONS = (
         help="Create missing topics on the target with N partitions; TOPIC=N sets the number for one topic by its "
         "name on the target, and may be given several times.",
     ),
-    click.option(
-        "--replication-factor",
-        type=PositiveInt(32767),
-        help="Number of replicas of created topics.  [default: the brokers' default, often 1]",
-    ),
+    replication_option,
     click.option(
         "--key",
         metavar="KIND:VALUE",
@@ -91,13 +85,6 @@ _OPTIONS = (
         "messages get each message once. Requires a target of Kafka 2.5 or later.",
     ),
 )
-
-
-def kafka_target_options(function: _Decorated) -> _Decorated:
-    """All of them, as parameters of their names."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
 
 
 def renaming(pair: str) -> tuple[str, str]:

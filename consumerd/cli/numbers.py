@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class ZooKeeperAddress(click.types.StringParamType):
         except ConsumerdError as error:
             raise click.BadParameter(f"{error}.", ctx=ctx, param=param) from None
         return value
+
+
+def zookeeper_option(flag: str, about: str, **more: Any) -> Callable[[Any], Any]:
+    """An option with servers and chroot of a ZooKeeper. `about`: its help."""
+    return click.option(flag, type=ZooKeeperAddress(), help=about, **{"metavar": "HOST:PORT/CHROOT", **more})
 
 
 class _Judged:

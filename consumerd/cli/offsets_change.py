@@ -13,11 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
+from consumerd.cli.config_option import Decorated, together
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, json_option
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from consumerd.operate.admin.offset_file import GroupOffsets
     from consumerd.operate.admin.offset_plans import OffsetPlan
     from consumerd.wire.registry.dialect import Dialect
-
-Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
 
 #: How refusals are overridden.
 FORCE = "--force overrides this"
@@ -125,13 +124,13 @@ def change_command(shape: str, note: str) -> Callable[[Decorated], Decorated]:
 
     `shape`: the keys of its JSON object.
     """
-    options: list[Callable[[Any], Any]] = [
-        json_option(f"One JSON object: {shape}."),
-        broker_timeout_option,
-        backup_option,
-        click.option("--force", is_flag=True, help="Apply the changes despite live members or problems."),
+    options = together(
         click.option("--execute", is_flag=True, help="Apply the changes. Without this option, only show them."),
-    ]
+        click.option("--force", is_flag=True, help="Apply the changes despite live members or problems."),
+        backup_option,
+        broker_timeout_option,
+        json_option(f"One JSON object: {shape}."),
+    )
 
     def decorate(function: Decorated) -> Decorated:
         @functools.wraps(function)
@@ -140,10 +139,7 @@ def change_command(shape: str, note: str) -> Callable[[Decorated], Decorated]:
             return function(*args, how=how, **given)
 
         wrapper.__doc__ = inspect.cleandoc(function.__doc__ or "") + note
-        decorated: Any = wrapper
-        for option in options:
-            decorated = option(decorated)
-        return decorated  # type: ignore[no-any-return]  # the same to click
+        return options(wrapper)  # type: ignore[return-value]  # the same to click
 
     return decorate
 

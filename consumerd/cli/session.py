@@ -19,7 +19,8 @@ import click
 
 from consumerd.base.address import parse_addresses, split_addresses
 from consumerd.base.errors import ConfigError
-from consumerd.cli.numbers import PositiveFloat, ZooKeeperAddress
+from consumerd.cli.config_option import Decorated, file_option, servers_option, together
+from consumerd.cli.numbers import PositiveFloat, zookeeper_option
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import ZooKeeperSection
@@ -32,8 +33,9 @@ _T = TypeVar("_T")
 #: Seconds that a command waits for ZooKeeper, or for a first broker: a person waits for its output.
 SERVER_TIMEOUT = 10.0
 
-#: The function that a decorator of click takes and returns.
-Decorated = TypeVar("Decorated", bound="Callable[..., Any]")
+DEFAULTS_OF_CONFIG = (
+    "Configuration file of a daemon, whose servers (with credentials and TLS) and group are the defaults."
+)
 
 
 def named(name: str, option: str) -> str:
@@ -45,18 +47,11 @@ def named(name: str, option: str) -> str:
 
 def zookeeper_options(*, required: bool = True) -> Callable[[Decorated], Decorated]:
     """`--zookeeper` (parameter `zookeeper`) and `--timeout` (parameter `timeout`, seconds)."""
-
-    def decorate(function: Decorated) -> Decorated:
-        function = timeout_option("ZooKeeper, or for the first broker")(function)
-        return click.option(
-            "--zookeeper",
-            required=required,
-            type=ZooKeeperAddress(),
-            metavar="HOST:PORT/CHROOT",
-            help="ZooKeeper servers and chroot where brokers and groups register.",
-        )(function)
-
-    return decorate
+    about = "ZooKeeper servers and chroot where brokers and groups register."
+    return together(
+        zookeeper_option("--zookeeper", about, required=required),
+        timeout_option("ZooKeeper, or for the first broker"),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,20 +107,12 @@ def cluster_options(
             cluster = cluster_address(zookeeper, servers, config_file, timeout, group)
             return function(*args, cluster=cluster, **options)
 
-        with_config = click.option(
-            *flags,
-            "config_file",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Configuration file of a daemon, whose servers (with credentials and TLS) and group are the defaults.",
-        )(wrapper)
-        with_brokers = click.option(
-            "--bootstrap-server",
-            multiple=True,
-            metavar="HOST:PORT,...",
-            help="Brokers of Kafka 0.8 or later to connect to first, instead of ZooKeeper.",
-        )(with_config)
-        return zookeeper_options(required=False)(with_brokers)  # type: ignore[return-value]  # the same to click
+        brokers = "Brokers of Kafka 0.8 or later to connect to first, instead of ZooKeeper."
+        return together(
+            zookeeper_options(required=False),
+            servers_option("--bootstrap-server", about=brokers),
+            file_option(*flags, "config_file", about=DEFAULTS_OF_CONFIG),
+        )(wrapper)  # type: ignore[return-value]  # the same to click
 
     return decorate
 

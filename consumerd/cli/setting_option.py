@@ -6,14 +6,14 @@ import importlib
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-_Decorated = TypeVar("_Decorated", bound="Callable[..., Any]")
+from consumerd.cli.config_option import Decorated
 
 
-def fetch_isolation_option(about: str) -> Callable[[_Decorated], _Decorated]:
+def fetch_isolation_option(about: str) -> Callable[[Decorated], Decorated]:
     """`--isolation` (parameter `isolation`, None where it is not given) of what fetches messages. `about`: its help."""
     return click.option(
         "--isolation",

@@ -19,13 +19,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import click
 
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
+from consumerd.cli.config_option import together
 from consumerd.cli.spark_progress import Display, display
 
 if TYPE_CHECKING:
@@ -44,24 +45,20 @@ class StoppedBySignal(ConsumerdError):  # noqa: N818 - no error, an end that was
     exit_code = ExitCode.INTERRUPTED
 
 
-def session_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--master` and `--log`."""
-    for option in (
-        click.option(
-            "--log",
-            type=click.Path(dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="File for Spark's own warnings and errors, with their stack traces.",
-        ),
-        click.option(
-            "--master",
-            metavar="URL",
-            help="Spark master, such as local[4], spark://HOST:7077 or k8s://...  [default: the configuration's, or "
-            "local[*]]",
-        ),
-    ):
-        command = option(command)
-    return command
+session_options = together(
+    click.option(
+        "--master",
+        metavar="URL",
+        help="Spark master, such as local[4], spark://HOST:7077 or k8s://...  [default: the configuration's, or "
+        "local[*]]",
+    ),
+    click.option(
+        "--log",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="File for Spark's own warnings and errors, with their stack traces.",
+    ),
+)
 
 
 def require_spark(*also: str) -> None:
