@@ -101,6 +101,8 @@ class Sender:
         #: While it runs: the owner of its tasks, and the first defect.
         self._group: asyncio.TaskGroup | None = None
         self._defect: asyncio.Future[None] | None = None
+        #: The last reason of a retry in the log: a request that fails as a whole has one for all of its partitions.
+        self._reported: BrokerError | None = None
         self._brokers: dict[int, _Broker] = {}
         #: Where each queue waits, or did last. It waits at one broker, unless it is busy or its leader is looked up.
         self._waits_at: dict[PartitionQueue, _Broker] = {}
@@ -364,7 +366,8 @@ class Sender:
             self._fail(queue, error)
             return
         unfinished = isinstance(error, BrokerRefusedError) and error.code == ErrorCode.CONCURRENT_TRANSACTIONS
-        if not queue.trouble and not unfinished:
+        if not queue.trouble and not unfinished and error is not self._reported:
+            self._reported = error
             log.warning("produce_retried", partition=str(queue.partition), reason=reason_of(error))
         queue.trouble += 1
         first = _UNFINISHED_PAUSE if unfinished else self._client.settings.retry_backoff_min

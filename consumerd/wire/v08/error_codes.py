@@ -49,7 +49,7 @@ _TABLE: tuple[tuple[int, str, bool, str], ...] = (
     (11, "STALE_CONTROLLER_EPOCH", _FINAL, "another broker has become the controller"),
     (12, "OFFSET_METADATA_TOO_LARGE", _FINAL, "the text committed with an offset is too long"),
     (13, "NETWORK_EXCEPTION", _AGAIN, "the connection ended before the response"),
-    (14, "GROUP_LOAD_IN_PROGRESS", _AGAIN, "the coordinator is still loading the group"),
+    (14, "GROUP_LOAD_IN_PROGRESS", _AGAIN, "the coordinator has just started, and is not ready yet"),
     (15, "GROUP_COORDINATOR_NOT_AVAILABLE", _AGAIN, "the group has no coordinator at the moment"),
     (16, "NOT_COORDINATOR_FOR_GROUP", _AGAIN, "another broker coordinates the group"),
     (17, "INVALID_TOPIC_EXCEPTION", _FINAL, "the topic's name is invalid, or the topic is internal"),
