@@ -14,7 +14,7 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -32,6 +32,7 @@ from consumerd.storage.archives.sources import (
     kind_of,
     local_source,
     printable,
+    reading,
     remote_source,
     remote_tree,
     unpacked_name,
@@ -261,12 +262,8 @@ def _os_errors() -> Iterator[None]:
 def tar_files(source: SegmentSource, *, expansion: int = DEFAULT_EXPANSION) -> PlainTarFiles | PackedTarFiles:
     """The files in a tar; one that is compressed or damaged is read. Raises ReadFailedError, MissingExtraError."""
     if source.packing is Packing.NONE:
-        try:
+        with suppress(DamagedArchiveError), reading(source.name):
             return PlainTarFiles(source)
-        except DamagedArchiveError:
-            pass
-        except OSError as error:
-            raise ReadFailedError(f"{source.name} cannot be read: {error.strerror or error}") from error
     return PackedTarFiles(source, expansion)
 
 

@@ -14,12 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consumerd.base.errors import ConsumerdError, CorruptDataError
+from consumerd.base.errors import CorruptDataError
 from consumerd.storage import DamagedArchiveError
-from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
-from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, kind_of
+from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, kind_of, reading
 from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import ByteStream, FlawKind
 from consumerd.storage.log.archive_items import unread
@@ -208,14 +207,10 @@ def unpacked(stream: ByteStream, packing: Packing, expansion: int) -> ByteStream
 @contextlib.contextmanager
 def _raw(source: SegmentSource, on_bytes: Callable[[int], object]) -> Iterator[_RawStream]:
     with contextlib.ExitStack() as stack:
-        try:
+        with reading(source.name):
             file = stack.enter_context(opened_file(source))
             if source.part is not None:
                 file.seek(source.part.position)
-        except ConsumerdError:
-            raise
-        except Exception as error:  # a remote file system has errors of its own
-            raise _failure(source, error) from error
         yield _RawStream(file, source, on_bytes)
 
 
@@ -234,11 +229,6 @@ def opened_file(source: SegmentSource) -> contextlib.AbstractContextManager[Any]
     return opened
 
 
-def _failure(source: SegmentSource, error: Exception) -> ReadFailedError:
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-    return ReadFailedError(f"{source.name} cannot be read: {reason}")
-
-
 class _RawStream:
     """The bytes of the source as it was when it was found: bytes appended since are left for the next run."""
 
@@ -251,10 +241,8 @@ class _RawStream:
     def read(self, size: int, /) -> bytes:
         if self._left is not None:
             size = min(size, self._left)
-        try:
+        with reading(self._source.name):
             data: bytes = self._file.read(size)
-        except Exception as error:  # a remote file system has errors of its own
-            raise _failure(self._source, error) from error
         if self._left is not None:
             if size and not data:
                 raise DamagedArchiveError(f"the file was truncated by {self._left} bytes since it was found")
@@ -266,10 +254,8 @@ class _RawStream:
         """As `consumerd.storage.log.archive_items.RewindableStream`: local files alone are cheap to read again."""
         if self._source.is_remote:
             return False
-        try:
+        with reading(self._source.name):
             self._file.seek(-count, os.SEEK_CUR)
-        except OSError as error:
-            raise _failure(self._source, error) from error
         if self._left is not None:
             self._left += count
         self._on_bytes(-count)

@@ -8,6 +8,7 @@ everything else (a tar's members, the size of packed bytes).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from consumerd.base.errors import reason_of
+from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.extras import extra
@@ -236,12 +237,21 @@ def _remote(url: str) -> Iterator[SegmentSource]:
         if not source.is_tar or source.packing is not Packing.NONE:
             yield source
             continue
-        try:
-            with files.open(path, "rb", block_size=REMOTE_BLOCK) as file:
-                found = list(_members(source, file))
-        except Exception as error:  # each file system has errors of its own
-            raise ReadFailedError(f"{source.name} cannot be read: {reason_of(error)}") from error
+        with reading(source.name), files.open(path, "rb", block_size=REMOTE_BLOCK) as file:
+            found = list(_members(source, file))
         yield from found
+
+
+@contextlib.contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn the errors of a file system, each of which has classes of its own, into ReadFailedError."""
+    try:
+        yield
+    except (ConsumerdError, MemoryError):
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, ImportError) else getattr(error, "strerror", None) or reason_of(error)
+        raise ReadFailedError(f"{name} cannot be read: {reason}") from error
 
 
 def remote_tree(url: str) -> tuple[Any, str, Mapping[str, Mapping[str, Any]]]:
@@ -251,7 +261,7 @@ def remote_tree(url: str) -> tuple[Any, str, Mapping[str, Mapping[str, Any]]]:
     """
     core = extra("fsspec.core", f"reading {url}")
     details: Mapping[str, Mapping[str, Any]]
-    try:
+    with reading(url):
         files, path = core.url_to_fs(url)
         if files.isdir(path):
             details = files.find(path, detail=True)
@@ -259,12 +269,6 @@ def remote_tree(url: str) -> tuple[Any, str, Mapping[str, Mapping[str, Any]]]:
             details = {path: files.info(path)}
         else:
             raise NoSourceError(f"{url} does not exist")
-    except (NoSourceError, MemoryError):
-        raise
-    except ImportError as error:
-        raise ReadFailedError(f"{url} cannot be read: {error}") from error
-    except Exception as error:  # each file system has errors of its own
-        raise ReadFailedError(f"{url} cannot be read: {reason_of(error)}") from error
     return files, path, details
 
 
