@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from consumerd.base.errors import reason_of
 from consumerd.base.settings.processing import FetchSection
@@ -70,6 +70,10 @@ class _Waiting(NamedTuple):
     min_response: int
     max_response: int
     timeout: float
+
+
+#: One of its fields, without a call of Python code.
+_made_waiting: Final = partial(tuple.__new__, _Waiting)
 
 
 class _Reason(NamedTuple):
@@ -155,7 +159,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if self._reason is not None or transport is None or self._turn.locked() or not self._writable.is_set():
             return False
-        self._write(transport, frame, _Waiting(settle, SMALLEST_BODY, self._settings.max_frame_bytes, timeout))
+        self._write(transport, frame, _made_waiting((settle, SMALLEST_BODY, self._settings.max_frame_bytes, timeout)))
         return True
 
     def _write(self, transport: asyncio.Transport, frame: bytes, waiting: _Waiting) -> None:

@@ -229,7 +229,7 @@ class Channel:
         if isinstance(body, dict):
             frame = encode_request(api, version, body, correlation_id=correlation_id, client_id=client_id)
         else:
-            prepared: Any = body  # as in `_answer`
+            prepared: Any = body  # no call of `cast` for each message
             frame = prepared.encode(correlation_id, client_id)
         if len(frame) > self._settings.max_request_bytes:
             raise RequestTooLargeError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from consumerd.net.client.channel import Channel
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08.apis import FETCH
-from consumerd.wire.v08.fetch_frame import alone, fetch_parts
+from consumerd.wire.v08.fetch_frame import FetchLimits, alone, fetch_parts, session_frame
 from consumerd.wire.v08.fetch_session import NO_SESSION_ID, PartitionFetch, Place, SessionRequest, without_session
 from consumerd.wire.v08.messages import encode_request
 from consumerd.wire.v08.schema import NO_UUID
@@ -105,28 +105,7 @@ async def fetch_partitions(
     """
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
     version = channel.versions.pick(FETCH, at_most=LAST_WITH_NAMES if NO_UUID in request.topics else None)
-    body: FetchRequest = {
-        "max_wait_ms": round(max_wait * 1000),
-        "min_bytes": min_bytes,
-        "max_bytes": max_bytes,
-        "isolation_level": int(read_committed),
-        "session_id": request.session_id,
-        "session_epoch": request.epoch,
-        "topics": [
-            {"topic": topic, "topic_id": topic_id, "partitions": parts}
-            for topic, topic_id, parts in _by_topic(
-                request.named, _entry_with_epoch if version >= LAST_EPOCH_SINCE else _entry
-            )
-        ],
-    }
-    if rack:
-        body["rack_id"] = rack
-    if request.forgotten:
-        numbers: Callable[[PartitionFetch], int] = attrgetter("partition")
-        body["forgotten_topics_data"] = [
-            {"topic": topic, "topic_id": topic_id, "partitions": parts}
-            for topic, topic_id, parts in _by_topic(request.forgotten, numbers)
-        ]
+    limits = FetchLimits(round(max_wait * 1000), min_bytes, max_bytes, int(read_committed))
 
     def read(answer: FetchResponse | FetchedPartitions) -> FetchedPartitions:
         if isinstance(answer, FetchedPartitions):
@@ -136,9 +115,10 @@ async def fetch_partitions(
     if received is not None and timeout is not None:
         answered: asyncio.Future[FetchedPartitions] = asyncio.get_running_loop().create_future()
         settle = functools.partial(_settle, answered, read, received)
-        prepared: Any = _UsualFetch(version, body, request.topics, read_committed, views)
+        prepared: Any = _UsualFetch(version, request, limits, rack, views)
         if channel.post(FETCH, prepared, settle, version=version, timeout=timeout, views=views):
             return await answered
+    body = _body(version, request, limits, rack)
     fetched = read(
         await channel.call(FETCH, body, version=version, max_response=max_response, timeout=timeout, views=views)
     )
@@ -151,30 +131,34 @@ async def fetch_partitions(
 class _UsualFetch:
     """A request whose response is read in one step, if it is of the usual shape; a `PreparedRequest`."""
 
-    __slots__ = ("_body", "_committed", "_topics", "_version", "_views")
+    __slots__ = ("_limits", "_rack", "_request", "_version", "_views")
 
-    def __init__(
-        self, version: int, body: FetchRequest, topics: Mapping[bytes, str], committed: bool, views: bool
-    ) -> None:
+    def __init__(self, version: int, request: SessionRequest, limits: FetchLimits, rack: str, views: bool) -> None:
         self._version = version
-        self._body = body
-        self._topics = topics
-        self._committed = committed
+        self._request = request
+        self._limits = limits
+        self._rack = rack
         self._views = views
 
     def encode(self, correlation_id: int, client_id: str | None) -> bytes:
         """The whole frame. Raises EncodeError."""
-        return encode_request(FETCH, self._version, self._body, correlation_id=correlation_id, client_id=client_id)
+        version, request = self._version, self._request
+        frame = session_frame(version, request, self._limits, self._rack, correlation_id, client_id)
+        if frame is not None:
+            return frame
+        body = _body(version, request, self._limits, self._rack)
+        return encode_request(FETCH, version, body, correlation_id=correlation_id, client_id=client_id)
 
     def decode(self, data: bytes) -> FetchedPartitions | None:
         """What `_fetched_partitions` makes of the fields; None if there is anything that it would not accept."""
-        response = fetch_parts(self._version, data, self._committed, self._views)
+        response = fetch_parts(self._version, data, self._limits.isolation_level > 0, self._views)
         if response is None:
             return None
         throttle_time_ms, error, session_id, parts = response
+        topics = self._request.topics
         found: dict[Place, FetchedPartition] = {}
         for topic, index, code, end, preferred, records in parts:
-            name = topic if isinstance(topic, str) else self._topics.get(topic)
+            name = topic if isinstance(topic, str) else topics.get(topic)
             if name is None:
                 continue
             if (place := (name, index)) in found:
@@ -224,6 +208,33 @@ def _fetched_partitions(
             found[place] = _fetched(part, read_committed=read_committed)
     error, session_id = answer.get("error_code", 0), answer.get("session_id", NO_SESSION_ID)
     return FetchedPartitions(error, silence(FETCH, version, answer), found, session_id)
+
+
+def _body(version: int, request: SessionRequest, limits: FetchLimits, rack: str) -> FetchRequest:
+    """The fields of a request, as the codec of all APIs has them."""
+    body: FetchRequest = {
+        "max_wait_ms": limits.max_wait_ms,
+        "min_bytes": limits.min_bytes,
+        "max_bytes": limits.max_bytes,
+        "isolation_level": limits.isolation_level,
+        "session_id": request.session_id,
+        "session_epoch": request.epoch,
+        "topics": [
+            {"topic": topic, "topic_id": topic_id, "partitions": parts}
+            for topic, topic_id, parts in _by_topic(
+                request.named, _entry_with_epoch if version >= LAST_EPOCH_SINCE else _entry
+            )
+        ],
+    }
+    if rack:
+        body["rack_id"] = rack
+    if request.forgotten:
+        numbers: Callable[[PartitionFetch], int] = attrgetter("partition")
+        body["forgotten_topics_data"] = [
+            {"topic": topic, "topic_id": topic_id, "partitions": parts}
+            for topic, topic_id, parts in _by_topic(request.forgotten, numbers)
+        ]
+    return body
 
 
 def _by_topic(

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from consumerd.base.native import FetchParts
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.errors import FrameError
+from consumerd.wire.v08.fetch_session import SessionRequest
 from consumerd.wire.v08.types import Data
 from consumerd.wire.v08.varint import read_uvarint
 
@@ -52,45 +53,98 @@ def fetch_frame(version: int, body: Mapping[str, Any], correlation_id: int, clie
     if body.keys() != _FIELDS and body.keys() - _OPTIONAL != _FIELDS:
         return None
     try:
-        client, rack = client_id.encode(), body.get("rack_id", "").encode()
-        if len(body["topics"]) not in _SMALL or len(rack) not in _SMALL:
-            return None
-        parts = [
-            b"",
-            _HEADER.pack(FETCH_KEY, version, correlation_id, len(client)),
-            client,
-            b"\0" if version > _LAST_WITH_REPLICA else b"\0" + _NO_REPLICA,
-            _HEAD.pack(
-                body["max_wait_ms"], body["min_bytes"], body["max_bytes"], body["isolation_level"], body["session_id"],
-                body["session_epoch"],
-            ),
-            bytes((len(body["topics"]) + 1,)),
-        ]  # fmt: skip
+        topics = []
         for topic in body["topics"]:
-            named = topic["topic_id"] if version >= _IDS_SINCE else topic["topic"].encode()
             entries = topic["partitions"]
-            if topic.keys() != _TOPIC or len(named) not in _SMALL or len(entries) not in _SMALL:
+            if topic.keys() != _TOPIC or any(each.keys() != _PARTITION for each in entries):
                 return None
-            if version < _IDS_SINCE:
-                named = bytes((len(named) + 1,)) + named
-            elif len(named) != _UUID_BYTES:
-                return None
-            parts += named, bytes((len(entries) + 1,))
-            for each in entries:
-                if each.keys() != _PARTITION:
-                    return None
-                parts.append(
-                    _ENTRY.pack(
-                        each["partition"], each["current_leader_epoch"], each["fetch_offset"],
-                        each["last_fetched_epoch"], _NO_START, each["partition_max_bytes"],
-                    )
-                )  # fmt: skip
-            parts.append(b"\0")
+            packed = [
+                _ENTRY.pack(
+                    each["partition"], each["current_leader_epoch"], each["fetch_offset"],
+                    each["last_fetched_epoch"], _NO_START, each["partition_max_bytes"],
+                )
+                for each in entries
+            ]  # fmt: skip
+            topics.append(_topic(version, topic["topic"], topic["topic_id"], packed))
+        numbers = (
+            body["max_wait_ms"], body["min_bytes"], body["max_bytes"], body["isolation_level"], body["session_id"],
+            body["session_epoch"],
+        )  # fmt: skip
+        return _frame(version, correlation_id, client_id, numbers, topics, body.get("rack_id", ""))
     except (struct.error, KeyError, AttributeError, TypeError, UnicodeEncodeError):
         return None
-    parts += _NOTHING_FORGOTTEN, bytes((len(rack) + 1,)), rack, b"\0"
-    parts[0] = sum(map(len, parts)).to_bytes(4)
-    return b"".join(parts)
+
+
+def _topic(version: int, name: str, topic_id: bytes, entries: list[bytes]) -> bytes | None:
+    """A topic of a request, with its partitions; None if it is too large."""
+    named = topic_id if version >= _IDS_SINCE else name.encode()
+    if len(entries) not in _SMALL or len(named) not in _SMALL:
+        return None
+    if version < _IDS_SINCE:
+        named = bytes((len(named) + 1,)) + named
+    elif len(named) != _UUID_BYTES:
+        return None
+    return b"".join((named, bytes((len(entries) + 1,)), *entries, b"\0"))
+
+
+def _frame(
+    version: int,
+    correlation_id: int,
+    client_id: str,
+    numbers: tuple[int, int, int, int, int, int],
+    topics: list[bytes | None],
+    rack: str,
+) -> bytes | None:
+    """A whole frame, with `numbers` as the fields before the topics; None if a part of it is too large."""
+    client, place = client_id.encode(), rack.encode()
+    if len(topics) not in _SMALL or None in topics or len(place) not in _SMALL:
+        return None
+    parts: tuple[bytes, ...] = (
+        _HEADER.pack(FETCH_KEY, version, correlation_id, len(client)),
+        client,
+        b"\0" if version > _LAST_WITH_REPLICA else b"\0" + _NO_REPLICA,
+        _HEAD.pack(*numbers),
+        bytes((len(topics) + 1,)),
+        *filter(None, topics),
+        _NOTHING_FORGOTTEN,
+        bytes((len(place) + 1,)),
+        place,
+        b"\0",
+    )
+    return sum(map(len, parts)).to_bytes(4) + b"".join(parts)
+
+
+class FetchLimits(NamedTuple):
+    """What a request says of its response. `isolation_level`: 1 for messages of committed transactions only."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+
+
+def session_frame(
+    version: int, request: SessionRequest, limits: FetchLimits, rack: str, correlation_id: int, client_id: str | None
+) -> bytes | None:
+    """The frame of a request that names partitions of one topic at most, as `fetch_frame` gives it of its fields.
+
+    None for one that is left to the codec.
+    """
+    session_id, epoch, named, forgotten, _ = request
+    if version < FIRST_VERSION or client_id is None or forgotten:
+        return None
+    try:
+        topics: list[bytes | None] = []
+        if named:
+            topic, topic_id, entries = named[0].topic, named[0].topic_id, []
+            for name, number, offset, max_bytes, leader_epoch, own_id, last_epoch in named:
+                if name != topic or own_id != topic_id:
+                    return None
+                entries.append(_ENTRY.pack(number, leader_epoch, offset, last_epoch, _NO_START, max_bytes))
+            topics.append(_topic(version, topic, topic_id, entries))
+        return _frame(version, correlation_id, client_id, (*limits, session_id, epoch), topics, rack)
+    except (struct.error, UnicodeEncodeError):
+        return None
 
 
 #: After the correlation id and no tagged fields: the throttle time, the error and the session.

@@ -14,6 +14,7 @@ sessions answer with session id 0, too, by the default of the field.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -71,6 +72,10 @@ class SessionRequest(NamedTuple):
     def full(self) -> bool:
         """Whether it names all partitions, and the broker answers about each."""
         return self.epoch <= INITIAL_EPOCH
+
+
+#: A request of its fields, without a call of Python code.
+_session_request: Final = partial(tuple.__new__, SessionRequest)
 
 
 def without_session(partitions: Collection[PartitionFetch]) -> SessionRequest:
@@ -133,7 +138,7 @@ class FetchSession:
                 if former is not None and (entry is None or (by_id and entry.topic_id != former.topic_id)):
                     forgotten.append(former)
         self._changed.clear()
-        return SessionRequest(self._id, self._epoch, named, forgotten, self._topics)
+        return _session_request((self._id, self._epoch, named, forgotten, self._topics))
 
     def last_request(self) -> SessionRequest | None:
         """Return the request that ends the session; None if the broker is not known to have it."""

@@ -87,6 +87,11 @@ class Line:
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
 
+    def ready(self) -> Channel | None:
+        """Return the connection if it is open: what `channel` returns then, at once."""
+        channel = self._channel
+        return None if channel is None or channel.closed else channel
+
     async def channel(self) -> Channel:
         """Return the connection, opened again if it has ended. Raises BrokerError."""
         async with self._opening:

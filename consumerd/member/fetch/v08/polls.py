@@ -85,6 +85,8 @@ class Polls:
         #: The metadata by which all that waits may wait, and when their age was looked at.
         self._metadata: ClusterMetadata | None = None
         self._reviewed = 0.0
+        #: The channel whose broker is known to bound a response as a whole.
+        self._bounded: Channel | None = None
 
     async def poll(self, request: PartitionRequest) -> FetchedPartition | None:
         """Wait for new messages; None: ask again. Raises BrokerError, WireError."""
@@ -152,9 +154,10 @@ class Polls:
         while True:
             if not requests:
                 filled.clear()
-            await filled.wait()
-            await self._exchange.wait_out_quota()
-            began = self._clock.monotonic()
+                await filled.wait()
+            if self._exchange.silent_until > (began := self._clock.monotonic()):
+                await self._exchange.wait_out_quota()
+                began = self._clock.monotonic()
             if (turns := await poll()) is not None:
                 for _ in range(turns):
                     await asyncio.sleep(0)
@@ -168,11 +171,11 @@ class Polls:
         A call of its own, so that nothing refers to the response while the next one is awaited.
         """
         try:
-            channel = await self._line.channel()
+            channel = self._line.ready() or await self._line.channel()
             request = self._session.request()
             self._newcomers.clear()
             self._under_way = True
-            named = self._sized(channel, request.named)
+            named = request.named if channel is self._bounded else self._sized(channel, request.named)
             turns: int | None = _TURNS
 
             def received(fetched: FetchedPartitions) -> None:
@@ -187,9 +190,11 @@ class Polls:
 
             sent = request if named is request.named else request._replace(named=named)
             fetched = await self._exchange.send(channel, sent, self._size, self._wait, received)
-            taken = sum(len(part.data) for part in fetched.partitions.values())
+            taken = 0
+            for part in fetched.partitions.values():
+                taken += len(part.data)
             # Else some may have been left out.
-            if not (fetched.error or fetched.throttled) and 2 * taken <= min(self._size, self._most):
+            if not (fetched.error or fetched.silence) and 2 * taken <= min(self._size, self._most):
                 self._answered_at = self._clock.monotonic()
             return turns
         except (BrokerError, WireError) as error:
@@ -208,7 +213,7 @@ class Polls:
         """Poll those that the poll under way does not name, in the same way."""
         requests = dict(self._newcomers)
         try:
-            channel = await self._newcomers_line.channel()
+            channel = self._newcomers_line.ready() or await self._newcomers_line.channel()
             named = self._sized(channel, [request.fetch for request in requests.values()])
             size = min(sum(each.max_bytes for each in named), NEWCOMER_BYTES)
             fetched = await self._exchange.send(channel, named, size, self._short)
@@ -221,7 +226,10 @@ class Polls:
 
     def _sized(self, channel: Channel, named: Sequence[PartitionFetch]) -> Sequence[PartitionFetch]:
         """Ask each partition for its share only, of a broker that bounds no response as a whole."""
-        if not named or channel.versions.pick(FETCH) >= _BOUNDED_SINCE:
+        if channel.versions.pick(FETCH) >= _BOUNDED_SINCE:
+            self._bounded = channel
+            return named
+        if not named:
             return named
         share = max(1, self._most // len(named))
         return [each._replace(max_bytes=min(each.max_bytes, share)) for each in named]

@@ -12,7 +12,15 @@ from consumerd.base import native
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.codec import codec_of
-from consumerd.wire.v08.fetch_frame import FIRST_VERSION, fetch_fields, fetch_frame, fetch_parts
+from consumerd.wire.v08.fetch_frame import (
+    FIRST_VERSION,
+    FetchLimits,
+    fetch_fields,
+    fetch_frame,
+    fetch_parts,
+    session_frame,
+)
+from consumerd.wire.v08.fetch_session import PartitionFetch, SessionRequest
 from consumerd.wire.v08.headers import RequestHeader, ResponseHeader, read_response_header
 from consumerd.wire.v08.messages import (
     RequestMessage,
@@ -118,6 +126,42 @@ def test_any_other_body_is_left_to_the_codec(other: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("version", "client_id"), [(FIRST_VERSION - 1, "me"), (FIRST_VERSION, None)])
 def test_older_versions_and_no_client_id_are_left_to_the_codec(version: int, client_id: str | None) -> None:
     assert fetch_frame(version, body(ENTRY), 5, client_id) is None
+
+
+ENTRIES = st.lists(st.tuples(INT32, INT64, INT32, INT32, INT32), max_size=3)
+
+
+@given(VERSIONS, ENTRIES, st.tuples(INT32, INT32, INT32, st.integers(0, 1)), INT32, st.text(max_size=20))
+def test_frame_of_a_session_is_that_of_its_fields(
+    version: int, entries: list[tuple[int, ...]], limits: tuple[int, int, int, int], number: int, rack: str
+) -> None:
+    named = [
+        PartitionFetch("t", partition, offset, size, epoch, b"i" * 16, last)
+        for partition, offset, size, epoch, last in entries
+    ]
+    request = SessionRequest(number, 2, named, (), {})
+    names = "partition", "fetch_offset", "partition_max_bytes", "current_leader_epoch", "last_fetched_epoch"
+    fields = body(*(dict(zip(names, entry, strict=True)) for entry in entries), session_id=number, session_epoch=2)
+    fields |= dict(zip(FetchLimits._fields, limits, strict=True)) | {"rack_id": rack}
+    if not entries:
+        fields["topics"] = []
+    frame = session_frame(version, request, FetchLimits(*limits), rack, 5, "me")
+    assert frame == written(version, fields, 5, "me")
+
+
+@pytest.mark.parametrize("case", ["two topics", "two ids", "forgotten", "many", "large", "old", "no client id"])
+def test_any_other_request_of_a_session_is_left_to_the_codec(case: str) -> None:
+    entry, client_id = PartitionFetch("t", 0, 5, 100, 4, b"i" * 16, 3), "me"
+    others = {
+        "two topics": [entry._replace(topic="u")],
+        "two ids": [entry._replace(topic_id=b"j" * 16)],
+        "many": [entry] * 200,
+        "large": [entry._replace(max_bytes=1 << 31)],
+    }
+    request = SessionRequest(7, 2, [entry, *others.get(case, [])], [entry] * (case == "forgotten"), {})
+    version = FIRST_VERSION - (case == "old")
+    limits = FetchLimits(500, 1, 100, 0)
+    assert session_frame(version, request, limits, "", 5, None if case == "no client id" else client_id) is None
 
 
 NUMBERS = {"high_watermark": INT64, "last_stable_offset": INT64, "log_start_offset": INT64}
