@@ -12,7 +12,11 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from consumerd.base.errors import ConsumerdError, HandlerLoadError, did_you_mean
+
+log = structlog.get_logger(__name__)
 
 
 class PluginKind(NamedTuple):
@@ -49,16 +53,6 @@ def entry_points(group: str) -> Sequence[EntryPoint]:
 
         return [EntryPoint(each.name, each.value) for each in metadata.entry_points(group=group)]
     return _found_aside[group]
-
-
-def all_entry_points() -> dict[str, Sequence[EntryPoint]]:
-    """Return those of all KINDS, by group: the installed packages are searched once."""
-    from importlib import metadata  # noqa: PLC0415
-
-    found = metadata.entry_points()
-    return {
-        kind.group: [EntryPoint(each.name, each.value) for each in found.select(group=kind.group)] for kind in KINDS
-    }
 
 
 def remember_entry_points(found: Mapping[str, Sequence[EntryPoint]]) -> None:
@@ -143,9 +137,7 @@ def _check_options(kind: PluginKind, name: str, factory: Callable[..., object], 
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):  # some factories written in C have no signature; the call itself will tell
-        import structlog  # noqa: PLC0415 - and asyncio: the process that validates a daemon's configuration needs neither
-
-        structlog.get_logger(__name__).debug("handler_signature_unavailable", plugin=called)
+        log.debug("handler_signature_unavailable", plugin=called)
         return
     named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):

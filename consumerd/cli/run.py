@@ -66,21 +66,18 @@ def command(path: Path) -> None:
     with ExitStack() as stack:
         with signals_held():
             with imports_kept():
-                from consumerd.service.config.child import begin_parsing  # noqa: PLC0415
-                from consumerd.service.config.problems import read_document  # noqa: PLC0415
-
-                document = read_document(path)
-                parsed = begin_parsing(document, str(path))
                 import_structlog()
                 sys.modules.pop("locale", None)  # 0.5 MiB of names, which click's gettext has imported to look at one
+                from consumerd.service.config.child import begin_loading  # noqa: PLC0415
+
+                load = begin_loading(path)
             signals = stack.enter_context(process_signals(reloads=True))  # with a thread, so not before the child
         with imports_kept():
             from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
             from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
-            from consumerd.service.daemon.service import import_ahead, import_member, serve  # noqa: PLC0415
+            from consumerd.service.daemon.service import import_member, serve  # noqa: PLC0415
 
-            import_ahead(document)
-            config = parsed()
+            config = load()
             import_member(config)
         configure_logs(config.log.level, config.log.format)
         run_on_loop(serve(config, path), config.daemon.loop, signals=signals, budget=config.fetch.budget)

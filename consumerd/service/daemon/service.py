@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from consumerd.base.budget import ByteBudget
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.ports import Clock
-from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.processing import DaemonSection
 from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.handlers import Handler
@@ -44,7 +43,6 @@ from consumerd.service.config.build import (
 )
 from consumerd.service.config.build_subscriptions import build_members, errors_of
 from consumerd.service.config.model import Config
-from consumerd.service.config.problems import has_variables
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.endpoints import build_server, check_http
 from consumerd.service.daemon.group_view import ReadGroup
@@ -173,22 +171,11 @@ class Watching(NamedTuple):
 
 def import_member(config: Config) -> None:
     """Import them now, so that `consumerd.cli.run.imports_kept` includes them."""
-    _import_for({each.coordination for each in config.groups})
-
-
-def import_ahead(document: Mapping[str, Any]) -> None:
-    """As `import_member`, by a document that is still validated, if the environment cannot change it."""
-    group = document.get("group")
-    if isinstance(group, dict) and not has_variables():
-        _import_for({str(group.get("coordination", GroupSection.fields["coordination"].default))})
-
-
-def _import_for(coordinations: Set[str]) -> None:
-    if "zookeeper" in coordinations:
+    if any(each.coordination == "zookeeper" for each in config.groups):
         import consumerd.member.consumer.consumer  # noqa: PLC0415
         import consumerd.net.cluster.entry  # noqa: PLC0415
         import consumerd.service.daemon.dialect  # noqa: PLC0415
-    if coordinations - {"zookeeper"}:
+    if config.needs_brokers:
         import consumerd.service.config.build_v08  # noqa: F401, PLC0415
 
 

@@ -38,10 +38,7 @@ root = "/tables"
 INVALID = 'handler = 3\n[group]\nid = "g"\ntopcs = { events = 1 }\n[log]\nlevel = "loud"\n'
 
 #: Of each way to read a file in another process.
-WAYS = {
-    "start": "child.begin_parsing(read_document(path), str(path))()",
-    "reload": "child.parse_aside(read_document(path), str(path))",
-}
+WAYS = {"start": "child.begin_loading(path)()", "reload": "child.parse_aside(read_document(path), str(path))"}
 #: Writes what comes of it, and which modules this process imported for it, or to find the handler.
 PROGRAM = """\
 import os, pickle, signal, sys
