@@ -1,6 +1,6 @@
 """The reference pages of the documentation site, generated from the code: they cannot fall behind it.
 
-Strategy: configuration from the pydantic model, commands from click, the library from its signatures and docstrings;
+Strategy: configuration from its declarations, commands from click, the library from its signatures and docstrings;
 log events and exit codes from the syntax trees, since an event is a call and the meaning of a code is a comment. What
 docs/operations.md says of an event stands under its heading. Each function returns one page as Markdown. Metrics are
 a page of the repository: `python docs/reference.py` writes it.
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
 import click
-from pydantic import BaseModel, SecretStr
 
 import consumerd
 from consumerd.base.errors import ConsumerdError, ExitCode
@@ -31,11 +30,11 @@ from consumerd.base.metrics.catalogue import (
     PROCESS_METRICS,
     Metric,
 )
+from consumerd.base.settings.setting import SecretStr, Section
 from consumerd.cli.main import COMMANDS, cli
 from consumerd.service.config.model import Config
 from consumerd.service.config.reloading import RELOADS
 from consumerd.service.config.toml_text import toml_value
-from consumerd.service.config.validation import model_of
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LEVELS: Final = ("debug", "info", "warning", "error", "critical", "exception")
@@ -96,17 +95,15 @@ def type_name(annotation: Any) -> str:
     names = {str: "text", int: "integer", float: "number", bool: "boolean", Path: "path", SecretStr: "secret text"}
     if annotation in names:
         return names[annotation]
-    return "table" if isinstance(annotation, type) and issubclass(annotation, BaseModel) else "value"
+    return "table" if isinstance(annotation, type) and issubclass(annotation, Section) else "value"
 
 
-def _tables(path: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    yield path, model
-    for name, each in model.model_fields.items():
-        candidates = [each.annotation, *get_args(each.annotation)]
-        for nested in candidates:
-            if isinstance(nested, type) and issubclass(nested, BaseModel):
-                place = f"{path}.{name}" if path else name
-                yield from _tables(f"{place}.NAME" if get_origin(each.annotation) is dict else place, nested)
+def _tables(path: str, table: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    yield path, table
+    for name, hint in table.hints().items():
+        if (nested := table.inner(name)) is not None:
+            place = f"{path}.{name}" if path else name
+            yield from _tables(f"{place}.NAME" if get_origin(hint) is dict else place, nested)
 
 
 def configuration() -> str:
@@ -119,26 +116,27 @@ def configuration() -> str:
         "[Reloading](../operations.md#reloading-the-configuration). The table `[spark]` is described in",
         "[Spark](../spark.md).",
     ]
-    for path, model in _tables("", model_of(Config)):
+    for path, section in _tables("", Config):
+        hints = section.hints()
         keys = {
             name: each
-            for name, each in model.model_fields.items()
-            if path and not (isinstance(each.annotation, type) and issubclass(each.annotation, BaseModel))
+            for name, each in section.fields.items()
+            if path and not (isinstance(hints[name], type) and issubclass(hints[name], Section))
         }
         if not keys:
             continue
         is_array = path == "subscriptions"
         heading = f"## [[{path}]]" if is_array else f"## [{path}]"
-        lines += ["", heading.replace("[", "\\["), "", prose(inspect.getdoc(model) or ""), ""]
+        lines += ["", heading.replace("[", "\\["), "", prose(inspect.getdoc(section) or ""), ""]
         lines += ["| key | type | default | a change takes effect | since | description |", "|---|---|---|---|---|---|"]
         for name, each in keys.items():
-            default = None if each.is_required() else each.get_default(call_default_factory=True)
-            shown = "required" if each.is_required() else "none" if default is None else code(_default(default))
-            about = inline(each.description or "")
+            default = None if each.required else each.value()
+            shown = "required" if each.required else "none" if default is None else code(_default(default))
+            about = inline(each.about)
             table = path.replace("subscriptions.handler", "handler")
             reload = RELOADS[".".join(f"{table}.{name}".split(".")[:2])].value
-            kind, since = _plain(type_name(each.annotation)), model.table.fields[name].since  # type: ignore[attr-defined]
-            lines.append(f"| {code(name)} | {kind} | {shown} | {reload} | {since} | {about} |")
+            kind = _plain(type_name(hints[name]))
+            lines.append(f"| {code(name)} | {kind} | {shown} | {reload} | {each.since} | {about} |")
     return "\n".join(lines) + "\n"
 
 

@@ -68,16 +68,14 @@ def command(path: Path) -> None:
             with imports_kept():
                 import_structlog()
                 sys.modules.pop("locale", None)  # 0.5 MiB of names, which click's gettext has imported to look at one
-                from consumerd.service.config.child import begin_loading  # noqa: PLC0415
-
-                load = begin_loading(path)
-            signals = stack.enter_context(process_signals(reloads=True))  # with a thread, so not before the child
+            signals = stack.enter_context(process_signals(reloads=True))
         with imports_kept():
+            from consumerd.service.config.model import load  # noqa: PLC0415
             from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
             from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
             from consumerd.service.daemon.service import import_member, serve  # noqa: PLC0415
 
-            config = load()
+            config = load(path)
             import_member(config)
         configure_logs(config.log.level, config.log.format)
         run_on_loop(serve(config, path), config.daemon.loop, signals=signals, budget=config.fetch.budget)

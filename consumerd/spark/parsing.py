@@ -51,7 +51,7 @@ def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
     reading = _READERS[spec.parse](frame, spec)
     values: dict[str, Column] = {}
     reasons = [*_readable(frame), *reading.reasons]
-    for name, field in spec.fields.items():
+    for name, field in spec.columns.items():
         raw = reading.raw[name]
         kind = field.parsed
         values[name] = raw if kind.is_nested else _cast(raw, kind, spec.parse)
@@ -70,7 +70,7 @@ def _registered(frame: DataFrame, spec: RefineSpec) -> DataFrame:
     if zone_of(zone) is None:
         raise ConfigError(f'spark.sql.session.timeZone = {zone!r} is not a zone for parse = "schema_registry".')
     schema = frame.schema
-    for name, field in spec.fields.items():
+    for name, field in spec.columns.items():
         schema = StructType([*schema, StructField(name, DataType.fromDDL(field.parsed.ddl))])
     schema = StructType([*schema, StructField(REASON, StringType())])
     return frame.mapInArrow(partial(decode.with_decoded, messages=messages, zone=zone), schema)
@@ -119,7 +119,7 @@ def _json(frame: DataFrame, spec: RefineSpec) -> _Reading:
     def read(*, nested: bool) -> Column:
         types = {
             field.source or name: field.parsed.ddl if field.parsed.is_nested and nested else "string"
-            for name, field in spec.fields.items()
+            for name, field in spec.columns.items()
         }
         columns = [f"{_quoted(name)}: {ddl}" for name, ddl in types.items()]
         schema = f"r struct<{', '.join(columns)}>, {_BROKEN} string"
@@ -131,7 +131,7 @@ def _json(frame: DataFrame, spec: RefineSpec) -> _Reading:
     record = found.getField("r")
     broken = record.isNull() | found.getField(_BROKEN).isNotNull()
     reasons = [F.when(~F.is_valid_utf8(text), F.lit(decode.NOT_UTF8))]
-    if any(field.parsed.is_nested for field in spec.fields.values()):
+    if any(field.parsed.is_nested for field in spec.columns.values()):
         shallow = read(nested=False)
         is_object = shallow.getField("r").isNotNull() & shallow.getField(_BROKEN).isNull()
         reasons.append(F.when(broken & is_object, F.lit(decode.NESTED)))
@@ -140,7 +140,7 @@ def _json(frame: DataFrame, spec: RefineSpec) -> _Reading:
 
 
 def _raw(record: Column, spec: RefineSpec) -> dict[str, Column]:
-    return {name: record.getField(field.source or name) for name, field in spec.fields.items()}
+    return {name: record.getField(field.source or name) for name, field in spec.columns.items()}
 
 
 def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
@@ -177,7 +177,7 @@ def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:
     whole = rf"\A(?:{spec.pattern})\z"
     raw = {
         name: F.nullif(F.regexp_extract(text, whole, numbers[field.source or name]), F.lit(""))
-        for name, field in spec.fields.items()
+        for name, field in spec.columns.items()
     }
     reasons = [
         F.when(~F.is_valid_utf8(text), F.lit(decode.NOT_UTF8)),

@@ -243,7 +243,7 @@ class _Refining:
             rows = _cached(self._with_kept(rows, rebuild) if self._keeps_rows(batch) else rows, cached)
             if self._spec.dedup:
                 rows = self._deduplicated(rows, batch, cached)
-            good = rows.where(F.col(REASON).isNull()).select(*IDENTITY, *_KEPT, *self._spec.fields)
+            good = rows.where(F.col(REASON).isNull()).select(*IDENTITY, *_KEPT, *self._spec.columns)
             bad = rows.where(F.col(REASON).isNotNull()).select(*frame.columns, REASON, REFINED_AT)
             writer = self._checkpoint.query_id()
             for table, kept, days in zip(self._both, (good, bad), self._days, strict=True):

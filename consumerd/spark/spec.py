@@ -18,18 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-from pydantic_settings import SettingsConfigDict
-
 from consumerd.base.errors import ConfigError, NotFoundError
-from consumerd.service.config.environment import FileSettings
-from consumerd.service.config.problems import (
-    ConfigProblemsError,
-    UnreadableVariableError,
-    problems_of,
-    read_document,
-    unreadable_variables,
-)
+from consumerd.base.settings.setting import Section
+from consumerd.service.config.problems import read_document, validated
 from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.spec_model import (
     AggregateSpec,
@@ -145,17 +136,11 @@ class SparkSpec:
             raise NotFoundError(f"{self.source} declares no pipeline {name!r}; declared pipelines: {known}.") from None
 
 
-class _Document(FileSettings):
-    """`[spark]` of a file, under the environment: CONSUMERD_SPARK__ROOT sets `root`."""
+class _Document(Section):
+    """The part of a file that is read here."""
 
-    model_config = SettingsConfigDict(
-        extra="ignore",
-        frozen=True,
-        env_prefix="CONSUMERD_",
-        env_nested_delimiter="__",
-        env_nested_max_split=1,
-        hide_input_in_errors=True,
-    )
+    extra = True
+
     spark: SparkSection
 
 
@@ -168,12 +153,7 @@ def parse_spark(document: Mapping[str, Any], source: str) -> SparkSpec:
     """Check the `[spark]` table of a parsed document together with the environment. Raises ConfigError."""
     if "spark" not in document:
         raise ConfigError(f"{source} has no [spark] table: declare pipelines in it.")
-    try:
-        section = _Document.read({"spark": document["spark"]}).spark
-    except ValidationError as error:
-        raise ConfigProblemsError(source, problems_of(error, _Document, document)) from error
-    except (UnreadableVariableError, RecursionError) as error:
-        raise ConfigProblemsError(source, unreadable_variables(error, _Document)) from None
+    section = validated(_Document, document, source).spark
     pipelines = {name: _pipeline(name, each, section) for name, each in section.pipelines.items()}
     return SparkSpec(section.root, section.format, section.master, section.config, pipelines, source)
 

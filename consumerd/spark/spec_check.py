@@ -38,7 +38,7 @@ def check_avro(spec: RefineSpec, path: Path) -> None:
     """Raise ConfigError unless the file is the schema of a record with the declared fields."""
     schema = avro_schema(path)
     names = [field.get("name") for field in schema["fields"] if isinstance(field, dict)]
-    for name, field in spec.fields.items():
+    for name, field in spec.columns.items():
         source = field.source or name
         if source not in names:
             raise ConfigError(

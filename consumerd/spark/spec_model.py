@@ -1,4 +1,4 @@
-"""The tables of `[spark]` in a configuration file: pydantic models, unknown keys refused.
+"""The tables of `[spark]` in a configuration file: each key is declared once, unknown keys are refused.
 
 Strategy: what can be verified without a JVM, a broker or a file is verified here, so that `consumerd check` finds it:
 types, patterns, intervals, and that the steps fit together. `consumerd.spark.spec` resolves these for the steps.
@@ -10,15 +10,13 @@ accepts, with additional types for numbers that mean a time. `bigint not null` d
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from annotated_types import Ge, Gt
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
-
 from consumerd.base.errors import did_you_mean
-from consumerd.service.config.validation import Table
+from consumerd.base.settings.kind import Ge, Gt
+from consumerd.base.settings.setting import Field, Section
 from consumerd.spark.lake import NO_PARQUET
 
 #: Columns of silver that are there in any case, so that no declared field may have their names.
@@ -44,9 +42,9 @@ def interval_seconds(text: str) -> int:
     return int(match[1]) * _SECONDS[match[2].lower()]
 
 
-def _interval(text: str) -> str:
-    interval_seconds(text)
-    return " ".join(text.split()).lower()
+def _interval(text: Any) -> str:
+    interval_seconds(str(text))
+    return " ".join(str(text).split()).lower()
 
 
 def size_bytes(value: int | str) -> int:
@@ -57,21 +55,49 @@ def size_bytes(value: int | str) -> int:
     return int(match[1]) << _SHIFT[match[2].lower()]
 
 
-Interval = Annotated[str, AfterValidator(_interval)]
-Size = Annotated[int | str, AfterValidator(size_bytes)]
+def _rules(check: Callable[[], None]) -> Iterator[str]:
+    """The first rule that is broken, which `check` raises as a ValueError."""
+    try:
+        check()
+    except ValueError as error:
+        yield str(error)
 
 
-class FieldSpec(Table):
+def _type(text: Any) -> Any:
+    parse_type(str(text))
+    return text
+
+
+def _trigger(text: Any) -> str:
+    return "available-now" if text == "available-now" else _interval(text)
+
+
+def _stripped(text: Any) -> Any:
+    return text.strip() if isinstance(text, str) else text
+
+
+def _format(name: Any) -> Any:
+    if name == "parquet":
+        raise ValueError(NO_PARQUET)
+    return name
+
+
+def _folders(pipelines: Any) -> Any:
+    for name in pipelines if isinstance(pipelines, dict) else ():
+        if not _FOLDER.fullmatch(name):
+            raise ValueError(f"{name!r} is not a valid pipeline name: it is the name of a folder")
+    return pipelines
+
+
+class FieldSpec(Section):
     """One declared field: a column of silver."""
 
-    type: str = Field(description="Type of the column, with `not null` behind it where a value has to be there.")
-    source: str | None = Field(None, alias="from", description="Its name in the message, where that is another one.")
+    short = "type"
 
-    @field_validator("type")
-    @classmethod
-    def _known(cls, text: str) -> str:
-        parse_type(text)
-        return text
+    type: str = Field(
+        description="Type of the column, with `not null` behind it where a value has to be there.", read=_type
+    )
+    source: str | None = Field(None, alias="from", description="Its name in the message, where that is another one.")
 
     @property
     def parsed(self) -> ColumnType:
@@ -79,7 +105,7 @@ class FieldSpec(Table):
         return parse_type(self.type)
 
 
-class RefineSpec(Table):
+class RefineSpec(Section):
     """From bronze to silver: how messages are parsed, and what is quarantined."""
 
     parse: Literal["json", "avro", "regex", "schema_registry"] = Field(
@@ -89,7 +115,8 @@ class RefineSpec(Table):
             "registry says that each message names by its id (Avro, Protobuf or JSON)."
         ),
     )
-    fields: dict[str, FieldSpec] = Field(
+    columns: dict[str, FieldSpec] = Field(
+        alias="fields",
         min_length=1,
         description=(
             "Columns of silver and their types: Spark's names (also array<...>, map<...>, struct<...>), or "
@@ -161,18 +188,13 @@ class RefineSpec(Table):
         """The column by whose day silver is divided."""
         return None if not self.partition_by else self.partition_by[0].removeprefix("date(").removesuffix(")")
 
-    @field_validator("fields", mode="before", json_schema_input_type=dict[str, FieldSpec | str])
-    @classmethod
-    def _short(cls, fields: Any) -> Any:
-        """`name = "bigint"` is short for `name = { type = "bigint" }`."""
-        if not isinstance(fields, dict):
-            return fields
-        return {name: {"type": each} if isinstance(each, str) else each for name, each in fields.items()}
+    def rules(self) -> Iterator[str]:
+        """The first rule about several keys that is broken."""
+        return _rules(self._fits)
 
-    @model_validator(mode="after")
-    def _fits(self) -> RefineSpec:
+    def _fits(self) -> None:
         folded: set[str] = set(SILVER_COLUMNS)
-        for name in self.fields:
+        for name in self.columns:
             if not _NAME.fullmatch(name) or name.startswith("_"):
                 raise ValueError(f"{name!r} is not a valid column name: letters, digits and inner _ only")
             if name.lower() in folded:
@@ -190,14 +212,13 @@ class RefineSpec(Table):
         if self.avro_prefix != "none" and self.parse != "avro":
             raise ValueError('avro_prefix requires parse = "avro"')
         if self.event_time not in (None, LANDED_AT):
-            field = self.fields.get(self.event_time)
+            field = self.columns.get(self.event_time)
             if field is None or not field.parsed.is_time:
                 raise ValueError(f"event_time = {self.event_time!r} is not a declared field of type timestamp")
         if self.partition_by:
             self._divides()
         if self.pattern is not None:
             self._groups(self.pattern)
-        return self
 
     def _registered(self) -> None:
         if self.parse != "schema_registry" or self.registry_url is None:
@@ -208,7 +229,7 @@ class RefineSpec(Table):
         if (self.registry_user is None) != (self.registry_password_file is None) or (has_token and self.registry_user):
             raise ValueError("give registry_user and registry_password_file, or registry_token_file, or none of them")
         kinds: dict[str, str] = {}
-        for name, field in self.fields.items():
+        for name, field in self.columns.items():
             kind, source = field.parsed, field.source or name
             ddl = kind.ddl if kind.is_nested else "scalar"
             if kinds.setdefault(source, ddl) != ddl:
@@ -218,36 +239,38 @@ class RefineSpec(Table):
 
     def _divides(self) -> None:
         name = self.day_of
-        field = self.fields.get(name or "")
+        field = self.columns.get(name or "")
         is_time = name == LANDED_AT or (field is not None and field.parsed.is_time)
         if len(self.partition_by) > 1 or self.partition_by[0] != f"date({name})" or not is_time:
             raise ValueError(
                 f"partition_by = {list(self.partition_by)} must be one date(...) of {LANDED_AT} or of a field of type "
                 "timestamp"
             )
-        if any(each.lower() == f"{name}_date".lower() for each in self.fields):
+        if any(each.lower() == f"{name}_date".lower() for each in self.columns):
             raise ValueError(f"the column '{name}_date' is that of the partitions; give the field another name")
 
     def _groups(self, pattern: str) -> None:
         names = re.findall(r"\(\?<([A-Za-z][A-Za-z0-9]*)>", pattern)
-        for name, field in self.fields.items():
+        for name, field in self.columns.items():
             if (field.source or name) not in names:
                 raise ValueError(f"pattern has no group (?<{field.source or name}>...) for the field {name!r}")
             if field.parsed.is_nested:
                 raise ValueError(f"{name!r} = {field.type!r}: a group of a pattern is text, it cannot be nested")
 
 
-class AggregateSpec(Table):
+class AggregateSpec(Section):
     """Counts and sums per window of the event's time, from silver."""
 
-    window: Interval = Field("1 hour", description="Length of a window.")
-    slide: Interval | None = Field(
+    window: str = Field("1 hour", description="Length of a window.", read=_interval)
+    slide: str | None = Field(
         None,
+        read=_interval,
         description="Time between the starts of windows, where they overlap. [default: window]",
         examples=["15 minutes"],
     )
-    watermark: Interval = Field(
+    watermark: str = Field(
         "1 hour",
+        read=_interval,
         description=(
             "Maximum delay of an event: a window is written once an event this much later than its end was seen."
         ),
@@ -255,46 +278,46 @@ class AggregateSpec(Table):
     group_by: tuple[str, ...] = Field((), description="Columns of silver to group by, besides the window.")
     sums: tuple[str, ...] = Field((), description="Numeric fields to sum; rows are counted in any case.")
 
-    @model_validator(mode="after")
-    def _slides(self) -> AggregateSpec:
+    def rules(self) -> Iterator[str]:
+        """The first rule about several keys that is broken."""
+        return _rules(self._slides)
+
+    def _slides(self) -> None:
         if self.slide is not None and interval_seconds(self.slide) > interval_seconds(self.window):
             raise ValueError("slide must not be longer than window, or events between windows would be lost")
-        return self
 
 
-class CompactSpec(Table):
+class CompactSpec(Section):
     """Merging of small files into large ones."""
 
-    target: Size = Field(
-        "128m", validate_default=True, description="Approximate size of a file, in bytes or as `128m`."
-    )
-    keep: Interval = Field("1 hour", description="How long merged files stay on disk, for readers that started before.")
+    target: int | str = Field("128m", "Approximate size of a file, in bytes or as `128m`.", read=size_bytes)
+    keep: str = Field("1 hour", "How long merged files stay on disk, for readers that started before.", read=_interval)
 
     @property
     def target_bytes(self) -> int:
         """`target` in bytes."""
-        return int(self.target)
+        return size_bytes(self.target)
 
 
-class GoneSpec(Table):
+class GoneSpec(Section):
     """Offsets that never landed and are in the source no more, acknowledged."""
 
     topic: str = Field(description="The topic.")
     partition: str = Field(description="The partition as reconcile names it: `0-2`, or `2` without a broker.")
     start: Annotated[int, Ge(0)] = Field(description="The first offset that is gone.")
     end: Annotated[int, Gt(0)] = Field(description="The first offset behind it that is not.")
-    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
-        description="Why; the report says it."
-    )
+    reason: str = Field(description="Why; the report says it.", read=_stripped, min_length=1)
 
-    @model_validator(mode="after")
-    def _ordered(self) -> GoneSpec:
+    def rules(self) -> Iterator[str]:
+        """The first rule about several keys that is broken."""
+        return _rules(self._ordered)
+
+    def _ordered(self) -> None:
         if self.start >= self.end:
             raise ValueError(f"start must be less than end, not {self.start} with end {self.end}")
-        return self
 
 
-class PipelineSection(Table):
+class PipelineSection(Section):
     """One pipeline: a folder of this name under `root` holds its tables and checkpoints."""
 
     source: dict[str, str | int | float | bool | list[Any] | dict[str, Any]] = Field(
@@ -309,6 +332,7 @@ class PipelineSection(Table):
     )
     trigger: str = Field(
         "available-now",
+        read=_trigger,
         description=(
             "When to land: `available-now` lands what is there and ends; an interval such as `10 seconds` repeats "
             "until stopped."
@@ -329,27 +353,24 @@ class PipelineSection(Table):
     aggregate: AggregateSpec | None = Field(None, description="Counts and sums.")
     compact: CompactSpec = Field(default_factory=CompactSpec, description="Small files made into large ones.")
 
-    @field_validator("trigger")
-    @classmethod
-    def _trigger(cls, text: str) -> str:
-        return text if text == "available-now" else _interval(text)
+    def rules(self) -> Iterator[str]:
+        """The first rule about several keys that is broken."""
+        return _rules(self._steps_fit)
 
-    @model_validator(mode="after")
-    def _steps_fit(self) -> PipelineSection:
+    def _steps_fit(self) -> None:
         if self.aggregate is None:
-            return self
+            return
         if self.refine is None or self.refine.event_time is None:
             raise ValueError("aggregate requires refine with an event_time")
         for name in self.aggregate.group_by:
-            if name not in self.refine.fields and name not in SILVER_COLUMNS:
+            if name not in self.refine.columns and name not in SILVER_COLUMNS:
                 raise ValueError(f"group_by: {name!r} is neither a declared field nor a column of silver")
         for name in self.aggregate.sums:
-            if name not in self.refine.fields or not self.refine.fields[name].parsed.is_number:
+            if name not in self.refine.columns or not self.refine.columns[name].parsed.is_number:
                 raise ValueError(f"sums: {name!r} is not a declared field of a numeric type")
-        return self
 
 
-class SparkSection(Table):
+class SparkSection(Section):
     """Pipelines on Spark (`consumerd spark`); the daemon does not read them."""
 
     root: str = Field(
@@ -358,7 +379,7 @@ class SparkSection(Table):
         examples=["/var/lib/consumerd/lake"],
     )
     format: Literal["delta", "iceberg"] = Field(
-        "delta", description="Format of the tables: Delta, or Iceberg (extra `iceberg`)."
+        "delta", "Format of the tables: Delta, or Iceberg (extra `iceberg`).", read=_format
     )
     master: str | None = Field(
         None,
@@ -372,22 +393,7 @@ class SparkSection(Table):
         description="Spark properties.",
         examples=[{"spark.driver.memory": "2g"}],
     )
-    pipelines: dict[str, PipelineSection] = Field(default_factory=dict, description="Pipelines by name.")
-
-    @field_validator("format", mode="before")
-    @classmethod
-    def _is_written(cls, table_format: Any) -> Any:
-        if table_format == "parquet":
-            raise ValueError(NO_PARQUET)
-        return table_format
-
-    @field_validator("pipelines")
-    @classmethod
-    def _folders(cls, pipelines: dict[str, PipelineSection]) -> dict[str, PipelineSection]:
-        for name in pipelines:
-            if not _FOLDER.fullmatch(name):
-                raise ValueError(f"{name!r} is not a valid pipeline name: it is the name of a folder")
-        return pipelines
+    pipelines: dict[str, PipelineSection] = Field(default_factory=dict, description="Pipelines by name.", read=_folders)
 
 
 _NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double")

@@ -171,7 +171,7 @@ async def test_handles_signals_early_in_startup(tmp_path: Path) -> None:
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "class First:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name in {'pydantic', 'structlog', 'asyncio', 'consumerd.service.config.model'}:\n"
+        "        if name in {'structlog', 'asyncio', 'consumerd.service.config.model'}:\n"
         "            os.kill(os.getpid(), signal.SIGTERM)\n"
         "sys.meta_path.insert(0, First())\n"
         "sys.exit(run(['run', '-c', 'none.toml']))\n"

@@ -20,7 +20,7 @@ from tests.mutants.operators import Module, Mutant
 from tests.mutants.rooms import ROOMS, ROOT, room_of
 
 #: Other projects' packages that the tests of all rooms import: loaded once, for all sessions that import the rest.
-_LOADED_ONCE = ("asyncio", "hypothesis", "pydantic_settings", "pytest_asyncio", "structlog", "trustme")
+_LOADED_ONCE = ("asyncio", "hypothesis", "pytest_asyncio", "structlog", "trustme")
 #: So many tests show that a module can be imported as mutants are.
 _CONTROLS = 5
 

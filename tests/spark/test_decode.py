@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from consumerd.net.schemas.registry import RegistryUnavailableError
+from consumerd.service.config.validation import table_of
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.lake.decode import MessageDecoder
 from consumerd.spark.parsing import parse
@@ -31,7 +32,7 @@ TYPES = {
     "o": "struct<a:int,b:string,c:array<struct<d:double>>>",
 }  # fmt: skip
 
-SPEC = RefineSpec(fields=TYPES)
+SPEC = table_of(RefineSpec, {"fields": TYPES})
 TIMES = (
     """
 2020-01-02|2020-1-2|2020|2020-01|12345|123456|1234567|12345678|-5|+2020-01-02|-2020-01-02|0000-01-01|999|2020-02-30
@@ -188,10 +189,10 @@ def verdicts(spark: SparkSession, messages: list[bytes], spec: RefineSpec = SPEC
     parsed = parse(frame, spec).drop("value").toArrow().sort_by("n")
     expected: list[Any] = [
         values if reason is None else reason
-        for values, reason in zip(_plain(parsed.select(list(spec.fields))), parsed["reason"].to_pylist(), strict=True)
+        for values, reason in zip(_plain(parsed.select(list(spec.columns))), parsed["reason"].to_pylist(), strict=True)
     ]
     found = MessageDecoder(spec).decode(pa.record_batch({"value": pa.array(messages, pa.binary())}))
-    assert found.columns.schema.types == parsed.select(list(spec.fields)).schema.types
+    assert found.columns.schema.types == parsed.select(list(spec.columns)).schema.types
     fitting, reasons = iter(_plain(pa.table(found.columns))), iter(found.reasons.to_pylist())
     actual = [next(fitting) if good else next(reasons) for good in found.good.to_pylist()]
     assert next(fitting, None) is None
@@ -228,14 +229,14 @@ def test_reads_lines_as_spark_does(spark: SparkSession) -> None:
         for _ in range(2000)
     ]
     fields = {"a": "int", "b": "binary", "c": "string", "d": "string not null"}
-    spec = RefineSpec(parse="regex", pattern=PATTERN, fields=fields)
+    spec = table_of(RefineSpec, {"parse": "regex", "pattern": PATTERN, "fields": fields})
     assert verdicts(spark, [*lines, b"", b"\xff", *(each.encode() for each in TEXTS)], spec) == []
 
 
 def test_reads_messages_of_a_schema_registry_as_tasks_do(spark: SparkSession) -> None:
     with SchemaRegistryServer() as registry:
         key = registry.add({"type": "object"}, kind="JSON")
-        spec = RefineSpec.model_validate({"parse": "schema_registry", "registry_url": registry.url, "fields": TYPES})
+        spec = table_of(RefineSpec, {"parse": "schema_registry", "registry_url": registry.url, "fields": TYPES})
         frame = b"\x00" + int(key).to_bytes(4)
         messages = [
             b"",

@@ -99,7 +99,7 @@ def test_reports_declared_losses_with_their_reason_and_others_as_lost(
     assert declared.as_json()["partitions"][0]["reasons"] == [f"[{first}, {second}): a disk of May"]
     assert "but for 1 stretch declared gone" in report_verdict(declared).text
     # A declaration of a part, or one that is withdrawn: what was proven meanwhile was proven with the declaration.
-    half = gone.model_copy(update={"end": second - 1})
+    half = gone.replace(end=second - 1)
     (check,) = reconcile(spark, replace(pipeline, gone=(half,)), shallow=True).partitions
     assert [str(each) for each in check.trimmed.first] == [f"[{second - 1}, {second})"]
     assert not reconcile(spark, pipeline, shallow=True).is_clean

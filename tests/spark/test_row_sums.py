@@ -92,7 +92,7 @@ def test_all_tables_of_generated_messages(spark: SparkSession, tmp_path: Path, c
     rows = parse(check_landed(spark, pipeline), SPEC)
     refine(pipeline, workers=2)
     for table, columns, kept in (
-        (pipeline.silver, [*IDENTITY, *SPEC.fields], F.col(REASON).isNull()),
+        (pipeline.silver, [*IDENTITY, *SPEC.columns], F.col(REASON).isNull()),
         (pipeline.quarantine, [*IDENTITY, "value", REASON], F.col(REASON).isNotNull()),
     ):
         found = sums(spark.read.parquet(*files_of(table)), *columns)

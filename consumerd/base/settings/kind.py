@@ -178,7 +178,7 @@ def _kinds(declared: Any) -> dict[str, ValueKind]:
 
 
 def kind_of(hint: Any, **bounds: Any) -> ValueKind:
-    """The kind of a type, with `Annotated` as in the tables; `bounds` are those of pydantic's `Field`, as `ge=1`."""
+    """The kind of a type, with `Annotated` as in the tables; `bounds` are those of `Field`, as `ge=1`."""
     marks: list[Any] = [cls(bounds[name]) for name, cls in _BOUNDS.items() if name in bounds]
     optional = False
     choices: tuple[Any, ...] = ()

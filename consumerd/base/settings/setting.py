@@ -2,16 +2,17 @@
 
 Strategy: as Kafka's ConfigDef, the declaration of a key has its type with unit and bounds, its default, its meaning,
 Kafka's keys for it, the library's keyword, and the way in which a running daemon takes a change over. Everything else
-is made of it: what validates a file (`consumerd.service.config.validation`; pydantic stays out of a daemon, which needs
-it only while it reads its file), the example, the schema, conversions of property files, the checks of the library's
-keywords, `--help`, and the numbers in the documents. A table is a class of our own, whose instances have valid values
-only. `Table.key` is the default of a key, which the rooms that use it refer to.
+is made of it: the validation of a file (`consumerd.service.config.validation`), the example, the schema, conversions of
+property files, the checks of the library's keywords, `--help`, and the numbers in the documents. A table is a class
+whose instances have valid values only, and the object that the rooms which use the keys have. `Table.key` is the
+default of a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
+from datetime import date, time
 from enum import Enum
 from functools import cache
 from inspect import get_annotations
@@ -70,12 +71,8 @@ class SecretStr:
         return "**********" if self._text else ""
 
 
-def is_secret(annotation: Any) -> bool:
-    """Whether values of this type are never shown."""
-    return annotation is SecretStr or any(is_secret(part) for part in get_args(annotation))
-
-
 _REQUIRED: Final = object()
+_OWN: Final = ("names", "reload", "since", "read", "alias")
 
 
 class Names(NamedTuple):
@@ -101,7 +98,11 @@ class Setting(NamedTuple):
     #: None: as the table says; so is the version of consumerd that has it first.
     reload: Reload | None = None
     since: str | None = None
-    #: What pydantic's `Field` is given besides: bounds, lengths, examples.
+    #: What makes another value of the one that is given; raises ValueError with a sentence. Its name in files, if
+    #: that is not a name in Python.
+    read: Callable[[Any], Any] | None = None
+    alias: str | None = None
+    #: Bounds, lengths, examples, and whether it is shown (`repr`).
     more: dict[str, Any] = {}  # noqa: RUF012 - never changed
     #: Its name, and the text of its type.
     name: str = ""
@@ -151,8 +152,8 @@ def Tuned(default: Any = None, *, factory: Callable[[Any], Any] | None = None) -
 def Field(  # noqa: N802
     default: Any = _REQUIRED, description: str = "", *, default_factory: Callable[[], Any] | None = None, **said: Any
 ) -> Any:
-    """A key of a table. `said` are fields of `Setting`, or are given to pydantic's function of this name."""
-    own = {name: said.pop(name) for name in ("names", "reload", "since") if name in said}
+    """A key of a table. `said` are fields of `Setting`, or its `more`."""
+    own = {name: said.pop(name) for name in _OWN if name in said}
     return Setting(default, default_factory, description, more=said, **own)
 
 
@@ -182,6 +183,8 @@ class Section:
     tuned: ClassVar[frozenset[str]] = frozenset()
     #: Whether keys that are not fields are kept as they are.
     extra: ClassVar[bool] = False
+    #: The key whose value alone may stand for the table.
+    short: ClassVar[str | None] = None
     given: frozenset[str]
 
     def __init_subclass__(cls, *, reload: Reload = Reload.RESTART, since: str = "0.1.0") -> None:
@@ -264,15 +267,22 @@ class Section:
 
     @classmethod
     @cache
+    def hints(cls) -> dict[str, Any]:
+        """The types of the keys, with what is annotated."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {name: hints[name] for name in cls.fields}
+
+    @classmethod
+    @cache
     def kinds(cls) -> dict[str, ValueKind]:
         """The values that each key may have."""
-        hints = get_type_hints(cls, include_extras=True)
+        hints = cls.hints()
         return {name: kind_of(hints[name], **setting.more) for name, setting in cls.fields.items()}
 
     @classmethod
     def inner(cls, key: str) -> type[Section] | None:
         """The table that a key holds, also where it may be left out or is one of several."""
-        hint = get_type_hints(cls).get(key)
+        hint = cls.hints().get(key)
         parts = (hint, *get_args(hint))
         return next((part for part in parts if isinstance(part, type) and issubclass(part, Section)), None)
 
@@ -289,6 +299,19 @@ class Section:
         for key in self.secret_keys():
             if getattr(self, key) and getattr(self, f"{key}_file") is not None:
                 yield f"give exactly one of {key} and {key}_file"
+
+
+def as_json(value: Any) -> Any:
+    """A value, or a table, as JSON would have it. A secret is not shown."""
+    if isinstance(value, Section):
+        value = value.values()
+    if isinstance(value, Mapping):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return value if value is None or isinstance(value, str | int | float) else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -3,13 +3,7 @@
 In: a TOML file, variables of the environment, or property files of 0.7. Out: a `Config`, and the settings objects of
 the other rooms.
 
-Files in reading order: model, subscriptions, problems, validation, environment, child, effective, reloading, example,
+Files in reading order: model, subscriptions, problems, validation, effective, reloading, example,
 schema, key_lines, build, build_v08, build_handlers, build_dead_letters, build_retry_logs, build_subscriptions, convert,
 convert_toml, toml_text, properties.
-
-Easy to miss:
-
-- The tables of the configuration import no pydantic: a daemon gets them from a child that validates (`config.child`),
-  in a reload too. What describes keys imports `config.validation`, and an idle daemon does not
-  (`tests/unit/cli/test_run.py`).
 """

@@ -11,16 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic_core import to_jsonable_python
-
 from consumerd.base.plugins import DECODER, MIDDLEWARE, TOKEN_PROVIDER
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.base.settings.servers import SaslSection
-from consumerd.base.settings.setting import SecretStr, Section
+from consumerd.base.settings.setting import SecretStr, Section, as_json
 from consumerd.handlers.secrets import HIDDEN, shown_options, without_passwords
 from consumerd.service.config.model import Config, parse
-from consumerd.service.config.problems import DELIMITER, PREFIX, read_document
+from consumerd.service.config.problems import read_document
 from consumerd.service.config.subscriptions import SubscriptionSection
+from consumerd.service.config.validation import DELIMITER, PREFIX
 
 #: Tables that this model does not type, and that may hold credentials.
 _UNTYPED = {("spark", "config")}
@@ -50,7 +49,7 @@ def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> li
             continue
         section = getattr(config, table)
         whole = f"{PREFIX}{table}".upper() in names
-        plain = _as_json(section)
+        plain = as_json(section)
         for key, value in plain.items():
             named = f"{PREFIX}{table}{DELIMITER}{key}".upper()
             if whole or named in names or any(name.startswith(f"{named}{DELIMITER}") for name in names):
@@ -68,7 +67,7 @@ def _of_subscription(section: SubscriptionSection, given: Mapping[str, Any], ori
     """The keys of one of `[[subscriptions]]`, in tables that are called by its name; `given` are those of the file."""
     table, values = f"subscriptions.{section.name}", []
     everything = origin == "environment"
-    for key, value in _as_json(section).items():
+    for key, value in as_json(section).items():
         inner = getattr(section, key)
         if not isinstance(inner, Section):
             values.append(Effective(table, key, value, origin if everything or key in given else "default"))
@@ -77,11 +76,6 @@ def _of_subscription(section: SubscriptionSection, given: Mapping[str, Any], ori
             there = origin if everything or name in given.get(key, {}) else "default"
             values.append(Effective(f"{table}.{key}", name, _shown(inner, name, plain), there))
     return values
-
-
-def _as_json(section: Section) -> dict[str, Any]:
-    shown: dict[str, Any] = to_jsonable_python(section.plain(), fallback=str)
-    return shown
 
 
 def _shown(section: Any, key: str, value: Any) -> Any:

@@ -21,7 +21,7 @@ from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import Field, Rule, Section
 from consumerd.group.membership_tables import MembershipSettings
 from consumerd.member.fetch.settings import FetchSettings
-from consumerd.service.config.problems import read_document
+from consumerd.service.config.problems import read_document, unexpanded_variables, unknown_variables, validated
 from consumerd.service.config.subscriptions import (
     MAIN,
     SubscriptionSection,
@@ -42,8 +42,6 @@ class SparkTable(Section):
 
 class Config(Section):
     """The whole configuration of `consumerd run`."""
-
-    whole = True
 
     group: GroupSection
     zookeeper: ZooKeeperSection = Field(default_factory=ZooKeeperSection)
@@ -139,9 +137,8 @@ def parse(document: dict[str, Any], source: str, *, environment: bool = True) ->
 
     `source` names the document in errors. Raises ConfigProblemsError with all problems.
     """
-    from consumerd.service.config import validation  # noqa: PLC0415 - pydantic with it
-
-    return validation.parse(Config, document, source, environment=environment)
+    problems = [*unexpanded_variables(document), *(unknown_variables(Config) if environment else ())]
+    return validated(Config, document, source, environment=environment, problems=problems)
 
 
 def load(path: Path) -> Config:

@@ -1,6 +1,6 @@
 """The problems of a configuration: all of them at once, each with the line of the file or the environment variable.
 
-Strategy: pydantic collects the problems of single keys. Rules about several keys are sentences that a table yields
+Strategy: validation collects the problems of single keys. Rules about several keys are sentences that a table yields
 (`Section.rules`), so that one broken rule does not hide the next; they are checked once all keys of the table are
 valid. Each problem is placed where its user can mend it: at the variable that set the value, else at the key's line,
 else at the line of the table. Values are never part of a problem, since they may be passwords.
@@ -12,21 +12,27 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode, did_you_mean, nearest
-from consumerd.base.settings.setting import BrokenRulesError, Rule, Section
+from consumerd.base.settings.setting import Rule, Section
 from consumerd.service.config.key_lines import KeyPath, key_lines
+from consumerd.service.config.validation import (
+    DELIMITER,
+    PREFIX,
+    InvalidValuesError,
+    Wrong,
+    known_keys,
+    overridden,
+    table_of,
+)
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-    from pydantic_core import ErrorDetails
+_Section = TypeVar("_Section", bound=Section)
 
-PREFIX, DELIMITER = "CONSUMERD_", "__"
 #: A variable as shells and templates of other programs write it.
 _VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?::?[-=?+][^}]*)?\}")
 
@@ -94,15 +100,6 @@ class ConfigProblemsError(ConfigError):
         self.exit_code = codes.pop() if len(codes) == 1 else ExitCode.CONFIG  # type: ignore[misc]
 
 
-class UnreadableVariableError(ValueError):
-    """A variable of the environment should hold JSON, and does not; the message is that of pydantic-settings."""
-
-
-def has_variables() -> bool:
-    """Whether the environment may override a document."""
-    return any(name.upper().startswith(PREFIX) for name in os.environ)
-
-
 def problem_of_error(error: ConsumerdError, path: KeyPath, source: str, document: Mapping[str, Any]) -> Problem:
     """The problem of a check of the table or key at `path`: its sentence, at the key of that table which it names."""
     sentence = str(error).removeprefix(f"{source}: ")
@@ -113,63 +110,65 @@ def problem_of_error(error: ConsumerdError, path: KeyPath, source: str, document
     return Problem(sentence, str(path[0]), line, variable, error.exit_code)
 
 
-def problems_of(error: ValidationError, root: type[BaseModel], document: Mapping[str, Any]) -> list[Problem]:
-    """All problems of `error`, which validating `document` as a `root` raised."""
-    details = error.errors()
-    found: list[Problem] = []
-    corrected: set[tuple[str | int, ...]] = set()  # missing keys that stand there misspelt
-    for each in details:
-        if each["type"] == "extra_forbidden":
-            *table, key = each["loc"]
-            corrected.add((*table, nearest(str(key), _known_keys(root, tuple(table))) or ""))
-    for each in details:
-        if each["type"] == "missing" and each["loc"] in corrected:
-            continue
-        found += _problems_of_detail(each, root, document)
-    return found
+def validated(
+    table: type[_Section],
+    document: Mapping[str, Any],
+    source: str,
+    *,
+    environment: bool = True,
+    problems: Sequence[Problem] = (),
+) -> _Section:
+    """Make a `table` of a whole `document`, under the environment. Raises ConfigProblemsError with all `problems`."""
+    found, values = [*problems], document
+    if environment:
+        values, names = overridden(table, document)
+        found += _unreadable(names)
+        if names:
+            raise ConfigProblemsError(source, found)
+    try:
+        made = table_of(table, values)
+    except InvalidValuesError as error:
+        raise ConfigProblemsError(source, [*found, *problems_of(error.wrong, table, document)]) from None
+    if found:
+        raise ConfigProblemsError(source, found)
+    return made
 
 
-def _problems_of_detail(detail: ErrorDetails, root: type[BaseModel], document: Mapping[str, Any]) -> Iterator[Problem]:
-    path = tuple(detail["loc"])
-    table = str(path[0]) if path else None
-    where = shown_key(path, document)
-    broken = detail.get("ctx", {}).get("error")
-    if detail["type"] == "value_error":
-        for rule in broken.rules if isinstance(broken, BrokenRulesError) else [str(broken)]:
-            if isinstance(rule, Rule):
-                yield Problem(f"{rule.sentence}.", str(rule.place[0]), *_place(rule.place, document))
-                continue
-            # Without a table, the sentence names the keys of several.
-            sentence = f"{where!r} is wrong: {_begun_lower(rule)}." if where else f"{rule}."
-            yield Problem(sentence, table, *_place_of_rule(path, rule, document))
-        return
-    line, variable = _place(path, document)
-    if detail["type"] == "extra_forbidden":
-        hint = did_you_mean(str(path[-1]), _known_keys(root, path[:-1]), ", which is not a key of this table.")
-        yield Problem(f"unknown key {where!r}{hint}", table, line, variable)
-    elif detail["type"] == "missing":
-        yield Problem(f"{where!r} is required.", table, line, variable)
+def problems_of(wrong: Iterable[Wrong], table: type[Section], document: Mapping[str, Any]) -> list[Problem]:
+    """The problems of the values of a `document`, which was validated as a `table`."""
+    wrong = list(wrong)
+    corrected = {  # missing keys that stand there misspelt
+        (*path, nearest(str(key), known_keys(table, tuple(path))) or "")
+        for *path, key in (each.path for each in wrong if each.kind == "unknown")
+    }
+    kept = (each for each in wrong if each.kind != "missing" or each.path not in corrected)
+    return [_problem(each, table, document) for each in kept]
+
+
+def _problem(wrong: Wrong, table: type[Section], document: Mapping[str, Any]) -> Problem:
+    path, kind, says = wrong
+    if isinstance(says, Rule):
+        return Problem(f"{says.sentence}.", str(says.place[0]), *_place(says.place, document))
+    of, where = str(path[0]) if path else None, shown_key(path, document)
+    if kind == "rule":  # without a table, the sentence names the keys of several
+        sentence = f"{where!r} is wrong: {_begun_lower(says)}." if where else f"{says}."
+        return Problem(sentence, of, *_place_of_rule(path, says, document))
+    if kind == "unknown":
+        hint = did_you_mean(str(path[-1]), known_keys(table, path[:-1]), ", which is not a key of this table.")
+        sentence = f"unknown key {where!r}{hint}"
     else:
-        said = _sentence(getattr(root, "table", None), path, where, detail["input"])
-        yield Problem(said or f"{where!r} is wrong: {_begun_lower(detail['msg'])}.", table, line, variable)
+        sentence = f"{where!r} {says or 'is required'}."
+    return Problem(sentence, of, *_place(path, document))
 
 
-def _sentence(table: type[Section] | None, path: KeyPath, where: str, value: Any) -> str | None:
-    """What the declaration of the key at `path` allows; None where it does not say why the value is wrong.
-
-    The value is shown if it is a number or one of a few words: others may have a password in them.
-    """
-    for part in path[:-1]:
-        if table is not None and isinstance(part, str):
-            table = table.inner(part)
-    key = path[-1]
-    if table is None or not isinstance(key, str) or key not in table.fields:
-        return None
-    kind = table.kinds()[key]
-    if kind.allows(value):
-        return None
-    shown = f", not {value!r}" if isinstance(value, int | float) else ""
-    return f"{where!r} must be {kind.words(value)}{shown}."
+def _unreadable(names: Iterable[str]) -> list[Problem]:
+    """The problems of variables of the environment that should hold JSON, and do not, or nest it too deeply."""
+    says = (
+        "the value cannot be read: write lists and tables as JSON, as in "
+        "CONSUMERD_KAFKA__BOOTSTRAP='[\"kafka1:9092\"]'."
+    )
+    tables = {name: name.lower().removeprefix(PREFIX.lower()).partition(DELIMITER)[0] for name in names}
+    return [Problem(says, table, variable=name) for name, table in tables.items()]
 
 
 def shown_key(path: KeyPath, document: Mapping[str, Any]) -> str:
@@ -246,39 +245,9 @@ def _variables_under(path: KeyPath) -> list[str]:
     return sorted(name for name in os.environ if name.upper().startswith(prefix))
 
 
-def unreadable_variables(error: UnreadableVariableError | RecursionError, root: type[BaseModel]) -> list[Problem]:
-    """The problems of environment variables that should hold JSON, and do not, or nest it too deeply."""
-    remedy = "write lists and tables as JSON, as in CONSUMERD_KAFKA__BOOTSTRAP='[\"kafka1:9092\"]'."
-    found = re.search(r'field "(\w+)"', str(error))
-    table = found[1] if found else None
-    holders = [(name, parts[0]) for name, parts in _json_variables(root) if table in (None, parts[0])]
-    wrong = [(name, of) for name, of in holders if not _is_json(os.environ[name])]
-    if isinstance(error, RecursionError) and holders and not wrong:  # it was read with more frames on the stack
-        wrong = [max(holders, key=lambda holder: len(re.findall(r"[\[{]", os.environ[holder[0]])))]
-    problems = [Problem(f"the value cannot be read: {remedy}", of, variable=name) for name, of in wrong]
-    variable = f"{PREFIX}{(table or '').upper()}..."
-    return problems or [Problem(f"a value cannot be read: {remedy}", table, variable=variable)]
-
-
-def _json_variables(root: type[BaseModel]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The environment variables that should hold JSON, with their tables and keys."""
-    for name in sorted(os.environ):
-        parts = tuple(name.lower().removeprefix(PREFIX.lower()).split(DELIMITER, 2))
-        if name.upper().startswith(PREFIX) and _holds_json(root, parts):
-            yield name, parts
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def unknown_variables(root: type[BaseModel]) -> list[Problem]:
+def unknown_variables(whole: type[Section]) -> list[Problem]:
     """The problems of CONSUMERD_ variables that do not name a table."""
-    tables = {table.upper() for table in root.model_fields}
+    tables = {name.upper() for name in whole.fields}
     problems = []
     for name in sorted(os.environ):
         table, nested, _ = name.upper().removeprefix(PREFIX).partition(DELIMITER)
@@ -317,40 +286,3 @@ def _unexpanded(value: Any, path: KeyPath, document: Mapping[str, Any]) -> Itera
             remedy += " to all options as JSON" if of_handler else ""
         sentence = f"{shown!r} has the form ${{NAME}}, and variables are not expanded in this file: {remedy}."
         yield Problem(sentence, str(path[0]), *_place(path, document))
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Models in an annotation, also within `X | None` and `dict[str, X]`."""
-    if isinstance(annotation, type) and hasattr(annotation, "model_fields"):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models(part)]
-
-
-def _annotation(root: type[BaseModel], path: KeyPath) -> Any:
-    """The type of the value at `path`, None if the model does not have it."""
-    annotation: Any = root
-    for part in path:
-        if getattr(annotation, "__origin__", None) is dict:
-            annotation = annotation.__args__[1]
-            continue
-        if isinstance(part, int):  # of an array of tables: `_models` finds their model
-            continue
-        fields = {key: field for model in _models(annotation)[:1] for key, field in model.model_fields.items()}
-        if part not in fields:
-            return None
-        annotation = fields[str(part)].annotation
-    return annotation
-
-
-def _holds_json(root: type[BaseModel], path: KeyPath) -> bool:
-    annotation = _annotation(root, path)
-    parts = [annotation, *getattr(annotation, "__args__", ())]
-    return bool(_models(annotation)) or any(getattr(each, "__origin__", each) in (dict, list, tuple) for each in parts)
-
-
-def _known_keys(root: type[BaseModel], path: KeyPath) -> list[str]:
-    """Names of the keys that the table at `path` may hold."""
-    annotation = _annotation(root, path)
-    if annotation is None or getattr(annotation, "__origin__", None) is dict:
-        return []
-    return [field.alias or key for model in _models(annotation)[:1] for key, field in model.model_fields.items()]

@@ -17,6 +17,5 @@ Easy to miss:
   only frozen.
 - An error that is raised again collects the frames of all that pass it on, libraries included: those of the handler are
   behind the last of our frames that call it.
-- structlog adds local variables to tracebacks, and pydantic adds invalid input to its errors: both may contain
-  passwords.
+- structlog adds local variables to tracebacks, which may contain passwords.
 """

@@ -21,9 +21,9 @@ from consumerd.service.config.problems import (
     ConfigProblemsError,
     Problem,
     TomlDocument,
-    UnreadableVariableError,
     problem_of_error,
 )
+from consumerd.service.config.validation import InvalidValuesError, parse_valid_tables
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.telemetry import check_telemetry
 
@@ -37,25 +37,18 @@ class Checked(NamedTuple):
     problems: list[Problem]
 
 
-def check_daemon(document: TomlDocument, source: str, parse: Callable[[TomlDocument, str], Config] = parse) -> Checked:
-    """Check a document, together with the environment. Parts of tables that are invalid are not checked further.
-
-    `parse`: that of the model, or what does the same.
-    """
+def check_daemon(document: TomlDocument, source: str) -> Checked:
+    """Check a document, together with the environment. Parts of tables that are invalid are not checked further."""
     problems: list[Problem] = []
     config = None
     try:
         checked = config = parse(document, source)
     except ConfigProblemsError as error:
         problems += error.problems
-        from pydantic import ValidationError  # noqa: PLC0415 - not for a valid document, when a daemon reloads
-
-        from consumerd.service.config.validation import parse_valid_tables  # noqa: PLC0415
-
         try:
             in_tables = frozenset(each.table for each in problems if each.table is not None)
             checked = parse_valid_tables(Config, document, in_tables)
-        except (ValidationError, UnreadableVariableError):
+        except InvalidValuesError:
             return Checked(None, [], problems)
     invalid = {each.table for each in problems}
     what: list[str] = []

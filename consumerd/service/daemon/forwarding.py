@@ -24,6 +24,8 @@ from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, F
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.connection import ConnectionSettings
 from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, build_mechanism
+from consumerd.service.config.problems import problems_of
+from consumerd.service.config.validation import InvalidValuesError, table_of
 from consumerd.wire.v08.records import RecordCodec
 
 
@@ -115,16 +117,11 @@ def kafka_section(bootstrap: Sequence[str], **keys: Any) -> KafkaSection:
     """A `[kafka]` table out of options. Raises ConfigError."""
     if isinstance(bootstrap, str):
         bootstrap = [bootstrap]
-    from pydantic import ValidationError  # noqa: PLC0415 - no other built-in handler validates tables
-
-    from consumerd.service.config.validation import table_of  # noqa: PLC0415
-
+    given = {name: value for name, value in keys.items() if value}
     try:
-        given = {name: value for name, value in keys.items() if value}
-        return table_of(KafkaSection, bootstrap=tuple(bootstrap), **given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}.") from error
+        return table_of(KafkaSection, {"bootstrap": bootstrap, **given})
+    except InvalidValuesError as error:
+        raise ConfigError(f"{problems_of(error.wrong, KafkaSection, {})[0].sentence}") from error
 
 
 def _check_shapes(bootstrap: object, topic: object, topics: object) -> None:

@@ -21,7 +21,6 @@ from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Handler
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.build_subscriptions import build_members
-from consumerd.service.config.child import parse_aside
 from consumerd.service.config.model import Config
 from consumerd.service.config.problems import problem_of_error, read_document
 from consumerd.service.config.reloading import ConfigChanges, compare, same_handler
@@ -94,7 +93,7 @@ class Reloader:
         from consumerd.service.daemon.checks import check_daemon, check_parts  # noqa: PLC0415
 
         document = read_document(self._path)
-        checked = check_daemon(document, source, parse_aside)
+        checked = check_daemon(document, source)
         problems = list(checked.problems)
         if checked.config is None or problems:
             return None, [each.format(source) for each in problems]

@@ -21,6 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.base.settings.setting import as_json
 from consumerd.spark.checkpoints import Checkpoint, OffsetLog, locked
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batch_files import LakeFiles
@@ -74,7 +75,9 @@ class RebuiltTables:
             assert pipeline.refine is not None
             for each, days in zip(_TABLES, days_of(pipeline.refine.day_of, pipeline.format), strict=True):
                 self._open(getattr(pipeline, each)).must_have(days)
-            declared = [pipeline.format, zone, rebuild.since, rebuild.until, pipeline.refine.model_dump(mode="json")]
+            refined = as_json(pipeline.refine)
+            refined["fields"] = refined.pop("columns")
+            declared = [pipeline.format, zone, rebuild.since, rebuild.until, refined]
             text = json.dumps(declared, sort_keys=True).encode()
             is_begun = self._files.read(f"{self._folder}/{_DECLARED}") == text
             completed = self.complete()

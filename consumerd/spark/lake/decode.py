@@ -93,7 +93,7 @@ class MessageFormat:
     def of(cls, spec: RefineSpec) -> MessageFormat:
         """The format that a `[refine]` table declares."""
         fields = []
-        for name, field in spec.fields.items():
+        for name, field in spec.columns.items():
             kind = field.parsed
             required = kind.required or name == spec.event_time
             fields.append(DeclaredField(name, field.source or name, kind.ddl, kind.name, required, kind.epoch))

@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from jsonschema import Draft7Validator
@@ -12,7 +12,6 @@ from jsonschema import Draft7Validator
 from consumerd.cli.main import run
 from consumerd.service.config.model import Config, SparkTable
 from consumerd.service.config.schema import config_schema
-from consumerd.service.config.validation import Table, model_of
 from consumerd.spark.spec_example import whole_example
 from consumerd.spark.spec_model import SparkSection
 
@@ -38,7 +37,7 @@ def snippets() -> list[Any]:
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for match in re.finditer(r"^( *)```toml\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL):
             text = re.sub(rf"^{match[1]}", "", match[2], flags=re.MULTILINE)
-            if set(tomllib.loads(text)) & set(model_of(Config).model_fields):
+            if set(tomllib.loads(text)) & Config.fields.keys():
                 line = path.read_text()[: match.start()].count("\n") + 1
                 found.append(pytest.param(text, id=f"{path.name}:{line}"))
     return found
@@ -111,15 +110,9 @@ def test_describes_every_key_and_marks_secrets(schema: dict[str, Any]) -> None:
 
 def test_has_a_schema_for_each_table() -> None:
     # A table that the daemon leaves untyped must come from the room that reads it.
-    annotations = {name: field.annotation for name, field in model_of(Config).model_fields.items()}
-    annotations["subscriptions"], *_ = get_args(annotations["subscriptions"])
-    untyped = {name for name, annotation in annotations.items() if annotation is model_of(SparkTable)}
-    assert untyped == {"spark"}
-    assert all(
-        issubclass(annotation, Table)  # type: ignore[arg-type]
-        for name, annotation in annotations.items()
-        if name not in untyped
-    )
+    tables = {name: Config.inner(name) for name in Config.fields}
+    assert None not in tables.values()
+    assert {name for name, table in tables.items() if table is SparkTable} == {"spark"}
 
 
 def test_commands_print_schema_and_example(capsys: pytest.CaptureFixture[str], schema: dict[str, Any]) -> None:

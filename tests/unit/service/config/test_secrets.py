@@ -22,7 +22,7 @@ from consumerd.base.credentials import secret_of, secrets_of
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.settings.monitoring import HealthTlsSection
 from consumerd.base.settings.servers import TlsSection
-from consumerd.base.settings.setting import SecretStr, Section, is_secret
+from consumerd.base.settings.setting import SecretStr, Section
 from consumerd.cli.main import cli
 from consumerd.handlers import Handler, Secret, load_handler
 from consumerd.service.config.build import build_session, build_tls, key_password
@@ -263,11 +263,17 @@ def test_encrypted_key_opens_with_its_password_only(tmp_path: Path) -> None:
         build_server_tls(HealthTlsSection(**files))
 
 
-def test_is_secret_sees_through_other_types() -> None:
-    assert is_secret(SecretStr | None)
-    assert is_secret(tuple[SecretStr, ...])
-    assert is_secret(dict[str, list[SecretStr]] | None)
-    assert not is_secret(str | None)
+class Hiding(Section):
+    """Secrets in other types, and a text that is none."""
+
+    one: SecretStr | None = None
+    several: tuple[SecretStr, ...] = ()
+    within: dict[str, list[SecretStr]] | None = None
+    shown: str | None = None
+
+
+def test_secrets_are_known_within_other_types() -> None:
+    assert Hiding.secret_keys() == ["one", "several", "within"]
 
 
 def test_operations_names_every_secret() -> None:

@@ -93,7 +93,7 @@ def test_refuses(keys: dict[str, Any], sentence: str) -> None:
 
 @pytest.mark.parametrize("value", [5, {"name": "audit"}, [1], "audit"])
 def test_refuses_what_is_not_an_array_of_tables(value: object) -> None:
-    sentence = "'subscriptions' is wrong: it must be an array of tables: begin each of them with [[subscriptions]]."
+    sentence = "'subscriptions' must be an array of tables: begin each of them with [[subscriptions]]."
     with pytest.raises(ConfigProblemsError, match=re.escape(sentence)):
         parse({"group": MAIN, "subscriptions": value}, "test.toml", environment=False)
 
@@ -259,7 +259,7 @@ def test_problems_name_file_line_and_subscription(tmp_path: Path) -> None:
         load(path)
     assert str(caught.value).splitlines() == [
         f"{path}:9: unknown key 'subscriptions.audit.handler.max_rte', did you mean 'max_rate'?",
-        f"{path}:14: 'subscriptions.pay.topics.payments' is wrong: input should be greater than or equal to 1.",
+        f"{path}:14: 'subscriptions.pay.topics.payments' must be a positive whole number, not 0.",
     ]
     with pytest.raises(ConfigProblemsError, match=r"c\.toml:7: group\.topics and subscriptions\.audit\.whitelist"):
         load(write(tmp_path, FILE.replace("audit-.*", "events")))

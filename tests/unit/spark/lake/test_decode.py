@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 
 from consumerd.base.errors import ConfigError
+from consumerd.service.config.validation import table_of
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.decode import MessageDecoder, MessageFormat
 from consumerd.spark.spec_model import RefineSpec
 
 
 def decoder(**fields: str) -> MessageDecoder:
-    return MessageDecoder(RefineSpec(fields=fields))
+    return MessageDecoder(table_of(RefineSpec, {"fields": fields}))
 
 
 def test_names_what_the_source_could_not_read_before_what_the_message_lacks() -> None:
@@ -37,7 +38,8 @@ def test_names_what_the_source_could_not_read_before_what_the_message_lacks() ->
 
 
 def test_a_field_may_be_stored_twice_and_have_any_name_in_the_message() -> None:
-    spec = RefineSpec(fields={"a": {"type": "int", "from": "x y"}, "b": {"type": "string", "from": "x y"}})
+    fields = {"a": {"type": "int", "from": "x y"}, "b": {"type": "string", "from": "x y"}}
+    spec = table_of(RefineSpec, {"fields": fields})
     found = MessageDecoder(spec).decode(pa.record_batch({"value": pa.array([b'{"x y":5}'], pa.binary())}))
     assert found.columns.to_pylist() == [{"a": 5, "b": "5"}]
 
@@ -68,8 +70,8 @@ def test_nested_dates_in_the_legacy_forms_are_those_of_spark() -> None:
 
 
 def test_reports_what_only_spark_can_parse() -> None:
-    spec = RefineSpec(fields={"a": "map<int,int>"})
-    assert MessageFormat.of(RefineSpec(fields={"a": "map<string,int>"})).needs_spark is None
+    spec = table_of(RefineSpec, {"fields": {"a": "map<int,int>"}})
+    assert MessageFormat.of(table_of(RefineSpec, {"fields": {"a": "map<string,int>"}})).needs_spark is None
     assert "keys are not strings" in (MessageFormat.of(spec).needs_spark or "")
     with pytest.raises(ConfigError, match="requires Spark: run the step `refine` with `consumerd spark`"):
         MessageDecoder(spec)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.base.errors import NotFoundError
+from consumerd.service.config.validation import table_of
 from consumerd.spark.former_logs import FormerLog
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.land import land
@@ -45,7 +46,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineSpec:
         folder = tmp_path / "logs" / f"t-{partition}"
         folder.mkdir(parents=True)
         (folder / f"{0:020}.kafka").write_bytes(b"".join(sets))
-    refined = RefineSpec.model_validate({"parse": "json", "fields": {"user": {"type": "bigint not null"}}})
+    refined = table_of(RefineSpec, {"parse": "json", "fields": {"user": {"type": "bigint not null"}}})
     source = {"path": str(tmp_path / "logs"), "broker": "0", "subscribe": "t", "maxBytesPerTrigger": "6000"}
     return PipelineSpec("p", str(tmp_path / "lake"), source, refine=refined, batches_per_trigger=1)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from consumerd.service.config.validation import table_of
 from consumerd.spark.lake.decode import MessageFormat
 from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, may_repeat, refine_rows
 from consumerd.spark.seen import OffsetStretch, SeenOffsets, SeenPartition
@@ -39,7 +40,7 @@ def rows_of(target: RefineTarget, *given: tuple[int, int, bytes], partition: int
 
 @pytest.fixture
 def target(tmp_path: Path) -> RefineTarget:
-    messages = MessageFormat.of(RefineSpec(fields={"id": "int not null", "tags": "array<string>"}))
+    messages = MessageFormat.of(table_of(RefineSpec, {"fields": {"id": "int not null", "tags": "array<string>"}}))
     made = RefineTarget.of(messages, BRONZE, (str(tmp_path / "silver"), str(tmp_path / "quarantine")), "UTC")
     assert RefineTarget.from_json(made.to_json()) == made
     return made

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.service.config.validation import table_of
 from consumerd.spark.lake import duplicates, open_lake_table
 from consumerd.spark.lake.again import RebuiltTables
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
@@ -39,7 +40,7 @@ GOOD, BAD = b'{"user": %d}', b"no JSON %d"
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PipelineSpec:
     monkeypatch.setattr("consumerd.spark.lake.refine_step.WorkerPool", InlinePool)
-    spec = RefineSpec.model_validate({"parse": "json", "fields": {"user": {"type": "bigint not null"}}})
+    spec = table_of(RefineSpec, {"parse": "json", "fields": {"user": {"type": "bigint not null"}}})
     return PipelineSpec("p", str(tmp_path / "lake"), {}, refine=spec, batches_per_trigger=2)
 
 
@@ -107,7 +108,7 @@ def test_drops_what_was_there_before_and_keeps_what_can_be_parsed(pipeline: Pipe
 
 def test_keeps_duplicates_where_they_are_allowed(pipeline: PipelineSpec) -> None:
     assert pipeline.refine is not None
-    allowed = replace(pipeline, refine=pipeline.refine.model_copy(update={"dedup": False}))
+    allowed = replace(pipeline, refine=pipeline.refine.replace(dedup=False))
     for batch in range(2):
         land(allowed, GOOD % 0, batch=batch)
     assert (refine(allowed).duplicates, len(rows(allowed.silver, "offset"))) == (0, 2)
@@ -146,13 +147,13 @@ def test_a_kill_at_any_step_of_refine_neither_loses_nor_doubles_a_message(
     ],
 )
 def test_says_what_it_cannot_refine(pipeline: PipelineSpec, spec: dict[str, Any] | None, words: str) -> None:
-    declared = None if spec is None else RefineSpec.model_validate(spec)
+    declared = None if spec is None else table_of(RefineSpec, spec)
     with pytest.raises(ConfigError, match=words):
         refine(replace(pipeline, refine=declared))
 
 
 def declared(pipeline: PipelineSpec, **fields: str) -> PipelineSpec:
-    spec = RefineSpec.model_validate({"parse": "json", "fields": fields})
+    spec = table_of(RefineSpec, {"parse": "json", "fields": fields})
     return replace(pipeline, refine=spec)
 
 
@@ -346,7 +347,7 @@ TIMED = {"user": "bigint not null", "at": "timestamp_ms"}
 
 def by_day(pipeline: PipelineSpec, form: str, **more: Any) -> PipelineSpec:
     spec = {"parse": "json", "fields": TIMED, "partition_by": ["date(at)"], **more}
-    return replace(pipeline, format=form, refine=RefineSpec.model_validate(spec), batches_per_trigger=1)
+    return replace(pipeline, format=form, refine=table_of(RefineSpec, spec), batches_per_trigger=1)
 
 
 def days_of_files(path: str, form: str) -> list[set[Any]]:

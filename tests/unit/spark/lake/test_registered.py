@@ -19,6 +19,7 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from consumerd.base.errors import ExitCode
 from consumerd.net.schemas.registry import RegistryUnavailableError
+from consumerd.service.config.validation import table_of
 from consumerd.spark.lake.decode import MessageDecoder, MessageFormat
 from consumerd.spark.lake.refine import RefineTarget
 from consumerd.spark.lake.refine_step import refine
@@ -43,7 +44,7 @@ def registry() -> Iterator[SchemaRegistryServer]:
 
 def spec(registry: SchemaRegistryServer, fields: dict[str, Any], **others: Any) -> RefineSpec:
     given = {"parse": "schema_registry", "registry_url": registry.url, "fields": fields, **others}
-    return RefineSpec.model_validate(given)
+    return table_of(RefineSpec, given)
 
 
 def framed(schema: int | str, value: bytes) -> bytes:
