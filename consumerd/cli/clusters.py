@@ -6,7 +6,6 @@ dialect. If it is not known, or both are there, 0.7 is assumed, whose tools say 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from itertools import starmap
@@ -16,7 +15,7 @@ import click
 
 from consumerd.base.address import format_address
 from consumerd.base.ports import ZooKeeper
-from consumerd.cli.session import ClusterAddress, connector
+from consumerd.cli.session import ClusterAddress, connector, open_session, run_tool
 
 if TYPE_CHECKING:
     from consumerd.net.client.cluster import ClusterClient
@@ -61,6 +60,22 @@ def with_groups(
 
 
 @asynccontextmanager
+async def open_groups(cluster: ClusterAddress, group: str, broker_timeout: float) -> AsyncIterator[GroupSource]:
+    """The groups of a cluster, of which `group` is one, for work on several clusters. Raises as `with_groups`."""
+    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
+
+    if cluster.bootstrap:
+        async with make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout) as client:
+            yield BrokerGroups(client)
+        return
+    async with (
+        open_session(cluster.connect, cluster.timeout, cluster.section) as session,
+        groups_in_zookeeper(session, cluster, [group], broker_timeout) as source,
+    ):
+        yield source
+
+
+@asynccontextmanager
 async def groups_in_zookeeper(
     session: Session,
     cluster: ClusterAddress,
@@ -91,16 +106,13 @@ def run_with_client(
     cluster: ClusterAddress, work: Callable[[ClusterClient], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
 ) -> _T:
     """Run `work` with a client of the brokers of `cluster`."""
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
-
-    configure_logs("warning", "auto")
 
     async def main() -> _T:
         await require_names(cluster.bootstrap)
         async with make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout) as client:
             return await work(client)
 
-    return asyncio.run(main())
+    return run_tool(main())
 
 
 async def require_names(addresses: Sequence[tuple[str, int]]) -> None:

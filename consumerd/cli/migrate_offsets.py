@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.clusters import open_groups
 from consumerd.cli.config_option import Decorated, file_option, servers_option, together
-from consumerd.cli.migrate_sides import open_side, side_address
 from consumerd.cli.mirror_v08 import rename_option, renaming
 from consumerd.cli.numbers import zookeeper_option
 from consumerd.cli.offsets_change import FORCE, How, change_command, show_changes
-from consumerd.cli.session import DEFAULTS_OF_CONFIG, ClusterAddress, named, timeout_option
+from consumerd.cli.session import DEFAULTS_OF_CONFIG, ClusterAddress, cluster_address, named, run_tool, timeout_option
 
 if TYPE_CHECKING:
     from consumerd.operate.migrate.offsets_move import MoveRequest
@@ -83,18 +82,20 @@ def command(
 ) -> None:
     """Move a group's committed offsets between ZooKeeper and Kafka, or to another cluster."""
     from consumerd.operate.migrate.offsets_move import MoveRequest  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
-    origin = side_address("from", from_zookeeper, from_servers, from_config, timeout)
-    target = side_address("to", to_zookeeper, to_servers, to_config, timeout)
+    origin = _side("from", from_zookeeper, from_servers, from_config, timeout)
+    target = _side("to", to_zookeeper, to_servers, to_config, timeout)
     name = origin.group_or(group)
     renamed = target.group or name if to_group is None else named(to_group, "--to-group")
     request = MoveRequest(name, renamed, topics, dict(map(renaming, renames)), translate, source)
-    configure_logs("warning", "auto")
-    plan, backup = asyncio.run(_move(origin, target, request, how))
+    plan, backup = run_tool(_move(origin, target, request, how))
     refusals = [] if how.force else plan.refusals
     show_plan(plan, as_json=how.as_json, executed=how.execute and not refusals, backup=backup)
     how.conclude(plan.changes, refusals, FORCE)
+
+
+def _side(side: str, *given: Any) -> ClusterAddress:
+    return cluster_address(*given, prefix=f"--{side}-", config_flag=f"--{side}-config")
 
 
 async def _move(
@@ -106,8 +107,8 @@ async def _move(
     from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 
     async with (
-        open_side(origin, request.group, how.broker_timeout) as old,
-        open_side(target, request.to_group, how.broker_timeout) as new,
+        open_groups(origin, request.group, how.broker_timeout) as old,
+        open_groups(target, request.to_group, how.broker_timeout) as new,
     ):
         if not isinstance(new, V08GroupSource):
             raise ConfigError(

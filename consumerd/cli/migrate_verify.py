@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from consumerd.cli.session import (
     broker_timeout_option,
     connector,
     json_option,
+    run_tool,
     timeout_option,
     with_session,
 )
@@ -118,7 +118,6 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
     from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
     from consumerd.operate.migrate.archive_source import StoredArchiveSource, archive_source  # noqa: PLC0415
     from consumerd.operate.migrate.cluster_source import ClusterSource  # noqa: PLC0415
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
 
     zookeeper, directories = options["from_zookeeper"], options["directories"]
     servers = options["from_servers"]
@@ -133,16 +132,15 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
     except ValueError as error:
         raise click.UsageError(f"{error}.") from error
     topics = options["topics"]
-    configure_logs("warning", "auto")
     if servers:
-        return asyncio.run(_compare_clusters(naming, options))
+        return run_tool(_compare_clusters(naming, options))
     if zookeeper is None:
         bootstrap_servers(options["to_servers"], "--to-bootstrap-server")
         committed = options["isolation"] == "read_committed"
         archive = archive_source(
             directories, topics, layout=options["layout"], broker=options["broker_id"], committed=committed
         )
-        report = asyncio.run(_compare(archive, naming, options))
+        report = run_tool(_compare(archive, naming, options))
         for note in archive.notes if isinstance(archive, StoredArchiveSource) else ():
             click.echo(f"consumerd: {printable(note)}", err=True)
         return report

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,12 +99,10 @@ def cluster_options(
             timeout: float,
             **options: Any,
         ) -> Any:
-            if zookeeper is not None and bootstrap_server:
-                raise click.UsageError("give either --zookeeper or --bootstrap-server")
-            if zookeeper is None and not bootstrap_server and config_file is None and required:
-                raise click.UsageError(f"give --zookeeper, --bootstrap-server, or {flags[-1]}")
-            servers, group = bootstrap_servers(bootstrap_server), options.get("group")
-            cluster = cluster_address(zookeeper, servers, config_file, timeout, group)
+            given = zookeeper, bootstrap_server, config_file
+            cluster = None
+            if required or any(given):
+                cluster = cluster_address(*given, timeout, options.get("group"), config_flag=flags[-1])
             return function(*args, cluster=cluster, **options)
 
         brokers = "Brokers of Kafka 0.8 or later to connect to first, instead of ZooKeeper."
@@ -119,17 +117,26 @@ def cluster_options(
 
 def cluster_address(
     zookeeper: str | None,
-    bootstrap: tuple[tuple[str, int], ...],
+    servers: Sequence[str],
     path: Path | None,
     timeout: float,
     group: object = None,
-) -> ClusterAddress | None:
-    """The cluster of these options, completed by the configuration file `path`; None if there are none.
+    *,
+    prefix: str = "--",
+    config_flag: str = "--config",
+) -> ClusterAddress:
+    """The cluster of these options, completed by the configuration file `path`. Raises UsageError, ConfigError.
 
-    `group`: of several subscriptions in the file, the one in this group says where it is; else the main one.
+    `group`: of several subscriptions in the file, the one in this group says where it is; else the main one. `prefix`
+    and `config_flag`: how the options are called.
     """
+    if zookeeper is not None and servers:
+        raise click.UsageError(f"give either {prefix}zookeeper or {prefix}bootstrap-server")
+    if zookeeper is None and not servers and path is None:
+        raise click.UsageError(f"give {prefix}zookeeper, {prefix}bootstrap-server, or {config_flag}")
+    bootstrap = bootstrap_servers(servers, f"{prefix}bootstrap-server")
     if path is None:
-        return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap) if zookeeper or bootstrap else None
+        return ClusterAddress(zookeeper or "", timeout, bootstrap=bootstrap)
     from consumerd.service.config.model import load  # noqa: PLC0415
 
     config = load(path)
@@ -211,15 +218,20 @@ def with_session(
     Raises ConfigError for an address that cannot be one, NotConnected when ZooKeeper cannot be reached within `timeout`
     seconds, NotFoundError for a chroot that does not exist, and what `work` raises.
     """
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
-
-    configure_logs("warning", "auto")
 
     async def main() -> _T:
         async with open_session(zookeeper, timeout, section) as session:
             return await work(session)
 
-    return asyncio.run(main())
+    return run_tool(main())
+
+
+def run_tool(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run the work of a command, whose log has warnings and errors alone, and return its result."""
+    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+
+    configure_logs("warning", "auto")
+    return asyncio.run(work)
 
 
 @asynccontextmanager

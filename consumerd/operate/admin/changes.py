@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
@@ -18,11 +18,13 @@ from consumerd.member.fetch.v07.boundaries import begins_message, boundary_befor
 from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.diagnosis_offsets import inside_words
 from consumerd.operate.admin.logs import BrokerLogs, GroupLogs, LogRange, LookupFailure, OffsetAtTime
-from consumerd.operate.admin.snapshot import Topics
+from consumerd.operate.admin.snapshot import GroupSnapshot, Topics
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.registry.values import RegisteredBroker
 
+#: Members that commit to brokers do not read the offsets in ZooKeeper.
+KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"
 #: Partitions whose logs are looked into at the same time.
 AT_ONCE = 8
 
@@ -235,3 +237,23 @@ class V07ChangePlanner(ChangePlanner):
         if partition.broker not in self._brokers:
             return LookupFailure(f"broker {partition.broker} is not registered")
         return LookupFailure(f"broker {partition.broker} has no such partition")
+
+
+class V08ChangePlanner(ChangePlanner):
+    """Of a group of Kafka 0.8 or later, where each offset within the log is a place to start at."""
+
+    def __init__(self, snapshot: GroupSnapshot, logs: GroupLogs) -> None:
+        super().__init__(snapshot.view, logs)
+        self._snapshot = snapshot
+
+    def _version(self, partition: TopicPartition) -> int | None:
+        if self._snapshot.by_broker:
+            return None  # its group may have a name that no node can have
+        return super()._version(partition)
+
+    def _refusal(self, partition: TopicPartition, *, delete: bool = False) -> str | None:
+        if partition in self._snapshot.at_broker:
+            return KEPT_BY_BROKER
+        if delete and self._snapshot.by_broker and self._view.offsets.get(partition) is not None:
+            return "brokers cannot delete a single offset: change it, or delete the whole group"
+        return None

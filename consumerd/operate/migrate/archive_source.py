@@ -103,10 +103,7 @@ class StoredArchiveSource:
 
 
 class ArchiveSource:
-    """Of 0.7, the topics named (all without any) of `sources`.
-
-    Raises ConfigError for a wrong layout.
-    """
+    """Of 0.7, the topics named (all without any) of `sources`. Raises ConfigError for a wrong layout."""
 
     def __init__(
         self,

@@ -2,6 +2,6 @@
 
 In: the same calls as in `consumerd.operate.admin`. Out: the same results, from ZooKeeper or from brokers.
 
-Files in reading order: group_source, snapshot, broker_groups, diagnosis, changes, logs, next_messages, transactions,
+Files in reading order: group_source, snapshot, broker_groups, diagnosis, logs, next_messages, transactions,
 topic_nodes, topic_requests.
 """

@@ -20,12 +20,11 @@ from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetSto
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.cluster.reading import children, read_all
 from consumerd.net.cluster.view_v08 import V08ClusterView, V08Topics
-from consumerd.operate.admin.changes import OffsetChange
+from consumerd.operate.admin.changes import OffsetChange, V08ChangePlanner
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import write_changes
 from consumerd.operate.admin.group_source import GroupSource
 from consumerd.operate.admin.snapshot import GroupSnapshot
-from consumerd.operate.admin.v08.changes import V08ChangePlanner
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import (
     CoordinatorKind,

@@ -19,7 +19,7 @@ from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
-from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind
+from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind, V08ChangePlanner
 from consumerd.operate.admin.diagnosis import diagnose_once
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import in_the_way
@@ -30,7 +30,6 @@ from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.operate.admin.offset_plans import plan_set
 from consumerd.operate.admin.v08.broker_groups import BrokerGroups
-from consumerd.operate.admin.v08.changes import V08ChangePlanner
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan, assign_replicas

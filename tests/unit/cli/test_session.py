@@ -1,16 +1,21 @@
-"""The addresses of the two sides of a transfer of offsets."""
+"""The address of a cluster by options and a configuration."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.cli.migrate_sides import side_address
+from consumerd.cli.session import ClusterAddress, cluster_address
 
 GROUP = '[group]\nid = "g"\ntopics = { t = 1 }\n'
+
+
+def side_address(side: str, *given: Any) -> ClusterAddress:
+    return cluster_address(*given, prefix=f"--{side}-", config_flag=f"--{side}-config")
 
 
 def written(tmp_path: Path, text: str) -> Path:
