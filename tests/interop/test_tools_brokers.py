@@ -14,10 +14,11 @@ import pytest
 import structlog
 
 from consumerd.base.errors import ExitCode
-from consumerd.base.java import JavaRuntime
+from consumerd.base.java import JavaRuntime, MissingRuntimeError
 from consumerd.cli.main import run
 from consumerd.demo.children import Child
 from consumerd.demo.ports import free_port
+from consumerd.demo.processes import clean_environment
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.service.config.properties import format_properties
@@ -27,7 +28,8 @@ from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.commands import Done
 from tests.support.exporter import exporting
 from tests.support.jafka import java_command
-from tests.support.kafka import RELEASES, kafka_jars
+from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
+from tests.support.maven import fetch_jars
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -478,3 +480,38 @@ async def test_shows_replicas_and_a_dead_broker(
     assert (await tool.well("group", "lag", "--group", GROUP, "--json")).json["total"] == 4 * EACH
     done = await tool("topics", "create", "--topic", "more", "--partitions", "1", "--replication-factor", "2")
     assert (done.code, "1 are alive" in done.err) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.long
+async def test_share_group_has_no_lag_and_says_so(
+    kafka: Any,
+    broker_java: Callable[[KafkaRelease], JavaRuntime],
+    cluster_client: Any,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    missing: Callable[[str], NoReturn],
+) -> None:
+    release = RELEASES["4.3.1"]
+    try:
+        jars = await asyncio.to_thread(fetch_jars, [f"org.apache.kafka:kafka-tools:{release.version}"])
+    except MissingRuntimeError as error:
+        missing(str(error))
+    state = "share.coordinator.state.topic"
+    config = {f"{state}.replication.factor": 1, f"{state}.min.isr": 1, f"{state}.num.partitions": 1}
+    broker = await kafka(release.version, partitions=1, config=config)
+    bootstrap = f"127.0.0.1:{broker.port}"
+    async with cluster_client(broker) as client:
+        await client.retrying("make the topic", lambda: client.refresh([TOPIC], create=True))
+        await fill(client, TOPIC, 0, int(time.time() * 1000))
+    tool = Tool(capsys, "--bootstrap-server", bootstrap)
+    command = java_command(
+        broker_java(release), jars, tmp_path / "member", "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
+        "--bootstrap-server", bootstrap, "--topic", TOPIC, "--group", GROUP,
+    )  # fmt: skip
+    async with Child(command, log=tmp_path / "member.log", env=clean_environment(), name="a member of a share group"):
+        async with asyncio.timeout(90):
+            while GROUP not in (await tool("group", "list")).out.split():
+                await asyncio.sleep(0.5)
+        done = await tool("group", "lag", "--group", GROUP)
+        assert (done.code, done.out) == (ExitCode.CHECK_FAILED, "")
+        assert f"the lag of group '{GROUP}' is unknown: it is a share group" in done.err
