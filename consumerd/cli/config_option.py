@@ -56,13 +56,3 @@ def config_option(
         metavar="FILE",
         help=description,
     )
-
-
-def step_options(*session: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
-    """The options that all steps of a pipeline have; `session`: those of Spark's session, where they run on it."""
-    return together(
-        config_option("Configuration file (TOML) that declares the pipeline."),
-        click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
-        *session,
-        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-    )

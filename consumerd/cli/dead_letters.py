@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import click
 from consumerd.base.clock import iso_time
 from consumerd.cli.config_option import file_option, subscription_option, together
 from consumerd.cli.numbers import zookeeper_option
-from consumerd.cli.session import json_option, server_list
+from consumerd.cli.session import json_option, run_tool, server_list
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
@@ -137,14 +136,12 @@ def replay_letters(
     from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415
     from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection, locked  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import replay  # noqa: PLC0415
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
 
     config, to_topic, failed = _config(**options), options["to_topic"], options["failed"]
     if to_topic is not None and failed is not None:
         raise click.UsageError("--failed is for a replay to a handler: a topic takes every message.")
     if failed is not None and failed.absolute() == path.absolute():
         raise click.UsageError("--failed must be another file than the one that is replayed.")
-    configure_logs("warning", "auto")
     selection = Selection(topic, error_type)
     record = progress or _progress_of(path)
     receiver = _receiver(config, to_topic, options["subscription"])
@@ -165,7 +162,7 @@ def replay_letters(
 
     files = letter_files(path)
     with locked(record):
-        result = asyncio.run(main())
+        result = run_tool(main())
     click.echo(f"{result.letters} letters replayed to {receiver.name}.", err=True)
     if result.unreadable:
         raise CorruptDataError(

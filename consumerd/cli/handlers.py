@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ import click
 
 from consumerd.cli.config_option import file_option, subscription_option
 from consumerd.cli.decoder_options import decoder_options, decoder_table, plugin_options
-from consumerd.cli.session import json_option
+from consumerd.cli.session import json_option, run_tool
 from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:
@@ -78,8 +77,6 @@ def test(
     ndjson: bool,
 ) -> None:
     """Deliver messages from a file to a handler, without a cluster."""
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
-
     if len(arguments) != (2 if config_file is None else 1):
         raise click.UsageError("give HANDLER and INPUT, or -c and INPUT.")
     if config_file is not None and (options or decoder is not None or decoder_options):
@@ -89,11 +86,10 @@ def test(
     table = {"options": plugin_options(options, "--option"), "max_attempts": 1}
     table |= decoder_table(decoder, decoder_options)
     config = _config(config_file, subscription, {"name": arguments[0], **table})
-    configure_logs("warning", "auto")
     with ExitStack() as stack:
         committed = config.fetch.isolation == "read_committed"
         messages = _messages(arguments[-1], stack, ndjson=ndjson, committed=committed)
-        count, batches = asyncio.run(_deliver(config, messages))
+        count, batches = run_tool(_deliver(config, messages))
     click.echo(f"{counted(count, 'message')} in {batches} batch{'' if batches == 1 else 'es'} handled.", err=True)
 
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.errors import ConfigError, ExitCode
-from consumerd.cli.again_options import AgainOptions, again_options
-from consumerd.cli.config_option import step_options
 from consumerd.cli.lake_progress import batch_display
 from consumerd.cli.spark_session import StoppedBySignal
 from consumerd.cli.spark_show import show_json, show_result
+from consumerd.cli.step_options import AgainOptions, again_options, require_interval, shallow_option, step_options
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import SparkSpec
@@ -108,10 +107,8 @@ def land(path: Path, pipeline: str | None, workers: int | None, as_json: bool, c
     run, and never twice.
     """
     chosen = _spec(path).pipeline(pipeline)
-    if continuous and not chosen.is_continuous:
-        raise ConfigError(
-            f"{path}: the trigger of pipeline {chosen.name} is available-now, and --continuous needs an interval."
-        )
+    if continuous:
+        require_interval(chosen, path)
     from consumerd.spark.lake.land import land as run  # noqa: PLC0415 - as above
 
     with batch_display("land", sys.stderr) as display:
@@ -147,11 +144,7 @@ def refine(path: Path, pipeline: str | None, workers: int | None, as_json: bool,
 @command.command("reconcile", epilog=RECONCILE_EXAMPLES)
 @step_options()
 @_workers
-@click.option(
-    "--shallow",
-    is_flag=True,
-    help="Compare offsets only, and read the source only where there are gaps: fast, but altered values go unnoticed.",
-)
+@shallow_option
 def reconcile(path: Path, pipeline: str | None, workers: int | None, as_json: bool, shallow: bool) -> int:
     """Compare, per partition, what the source has with what is in the tables: gaps, duplicates, counts, a hash.
 

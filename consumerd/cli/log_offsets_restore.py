@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from consumerd.cli.config_option import together
 from consumerd.cli.log_restore import REQUEST_TIMEOUT, check_reached, refuse_given, scan_archive, topic_naming
 from consumerd.cli.migrate_offsets import show_plan
 from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option
+from consumerd.cli.session import run_tool
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
@@ -43,12 +43,9 @@ def reached_target(options: Mapping[str, Any]) -> KafkaSection | None:
 
     Raises UsageError for an option that is for a cluster alone, ConfigError, NoBrokerReachedError.
     """
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
-
     if options["to_servers"]:
         section = target_section(options["to_servers"], options["to_config"])
-        configure_logs("warning", "auto")
-        asyncio.run(check_reached(section))
+        run_tool(check_reached(section))
         return section
     refuse_given(_PARAMETERS, "a cluster (--to-bootstrap-server)")
     return None
@@ -83,7 +80,7 @@ def restore_offsets(
     topics = {partition.topic for offsets in selected.committed.values() for partition in offsets}
     existing = existing_topics(sources, ArchiveLayout(layout))
     archived = scan_archive(sources, topics, existing, layout=layout, all_there=False)
-    plan, backup, differences = asyncio.run(_restore(selected, archived, section, options))
+    plan, backup, differences = run_tool(_restore(selected, archived, section, options))
     shown = MovePlan(plan.moves, [*plan.refusals, *differences], [*selected.notes, *plan.notes])
     show_plan(shown, as_json=as_json, executed=options["execute"], backup=backup)
     if plan.refusals:

@@ -96,10 +96,8 @@ def check_target(options: Mapping[str, Any], output: Path | None) -> None:
 
 def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **options: Any) -> int:
     """Replay the archive, and show the result."""
-    import asyncio  # noqa: PLC0415 - no other command of `log` needs it
-
+    from consumerd.cli.session import run_tool  # noqa: PLC0415 - with asyncio, which no other command of `log` needs
     from consumerd.operate.migrate.archived_topics import require_sound  # noqa: PLC0415
-    from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.storage.archives.copies import existing_topics  # noqa: PLC0415
     from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415
     from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415
@@ -107,8 +105,7 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
     from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
 
     section = target_section(options["to_servers"], options["to_config"])
-    configure_logs("warning", "auto")
-    asyncio.run(check_reached(section))
+    run_tool(check_reached(section))
     stop = StopFlag()
     with stopping(stop):
         sources = find_sources(paths)
@@ -116,7 +113,7 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
         archived = scan_archive(sources, options["topics"], existing, layout=options["layout"])
         if options["on_corrupt"] == "fail":
             require_sound(archived)
-        report = asyncio.run(_restore(archived, existing, section, stop, options))
+        report = run_tool(_restore(archived, existing, section, stop, options))
     if as_json:
         click.echo(json.dumps(_as_json(report)))
     else:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.base.errors import ConfigError, ExitCode
-from consumerd.cli.again_options import AgainOptions, again_options
-from consumerd.cli.config_option import step_options
+from consumerd.base.errors import ExitCode
 from consumerd.cli.spark_session import StoppedBySignal, Work, require_spark, session_options, working
 from consumerd.cli.spark_show import show_json, show_result, show_steps
+from consumerd.cli.step_options import AgainOptions, again_options, require_interval, shallow_option, step_options
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
@@ -74,11 +73,6 @@ _rounds = click.option(
     is_flag=True,
     help="Land, refine and aggregate at each trigger of the pipeline, in one session, until SIGTERM or Ctrl-C. "
     "Rounds that landed nothing are not shown; reconcile and report are not run.",
-)
-_shallow = click.option(
-    "--shallow",
-    is_flag=True,
-    help="Compare offsets only, and read the source only where there are gaps: fast, but altered values go unnoticed.",
 )
 
 
@@ -141,7 +135,7 @@ def convert(path: Path, pipeline: str | None, as_json: bool) -> None:
 
 @click.command("reconcile", epilog=RECONCILE_EXAMPLES)
 @step_options(session_options)
-@_shallow
+@shallow_option
 def reconcile(shallow: bool, **options: Any) -> int:
     """Compare, per partition, what the source has with what is in the tables: gaps, duplicates, counts, a hash.
 
@@ -152,7 +146,7 @@ def reconcile(shallow: bool, **options: Any) -> int:
 
 @click.command("report", epilog=REPORT_EXAMPLES)
 @step_options(session_options)
-@_shallow
+@shallow_option
 def report(shallow: bool, **options: Any) -> int:
     """Reconcile, and write one self-contained HTML page: throughput, lag, sizes, reasons of quarantine, gaps.
 
@@ -163,7 +157,7 @@ def report(shallow: bool, **options: Any) -> int:
 
 @click.command("run", epilog=RUN_EXAMPLES)
 @step_options(session_options)
-@_shallow
+@shallow_option
 @_rounds
 def run(shallow: bool, continuous: bool, **options: Any) -> int:
     """Land, refine, aggregate, reconcile and report, one after the other; undeclared steps are skipped.
@@ -198,10 +192,8 @@ def _run(
 
     spec = load_spark(path)
     chosen = spec.pipeline(pipeline)
-    if (continuous or rounds) and not chosen.is_continuous:
-        raise ConfigError(
-            f"{path}: the trigger of pipeline {chosen.name} is available-now, and --continuous needs an interval."
-        )
+    if continuous or rounds:
+        require_interval(chosen, path)
     names = steps or declared_steps(chosen)
     if rounds:
         names = tuple(step for step in names if step not in ("reconcile", "report"))

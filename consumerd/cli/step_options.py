@@ -1,13 +1,20 @@
-"""The options of `refine --again`, for `consumerd spark` and `consumerd lake`."""
+"""The options of the steps of a pipeline, for `consumerd spark` and `consumerd lake`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.config_option import together
+from consumerd.base.errors import ConfigError
+from consumerd.cli.config_option import Decorated, config_option, together
+
+if TYPE_CHECKING:
+    from consumerd.spark.spec import PipelineSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +68,28 @@ def _time(text: str | None, option: str) -> datetime | None:
             f"must be ISO 8601, such as 2026-11-21T12:00, not {text!r}.", param_hint=option
         ) from None
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+shallow_option = click.option(
+    "--shallow",
+    is_flag=True,
+    help="Compare offsets only, and read the source only where there are gaps: fast, but altered values go unnoticed.",
+)
+
+
+def step_options(*session: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """The options that all steps of a pipeline have; `session`: those of Spark's session, where they run on it."""
+    return together(
+        config_option("Configuration file (TOML) that declares the pipeline."),
+        click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
+        *session,
+        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    )
+
+
+def require_interval(pipeline: PipelineSpec, path: Path) -> None:
+    """Raise ConfigError where a pipeline of the file at `path` has no interval to continue at."""
+    if not pipeline.is_continuous:
+        raise ConfigError(
+            f"{path}: the trigger of pipeline {pipeline.name} is available-now, and --continuous needs an interval."
+        )
