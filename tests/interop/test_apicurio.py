@@ -87,7 +87,7 @@ async def apicurio(tmp_path: Path, missing: Callable[[str], NoReturn]) -> AsyncI
 async def decoded(decoder: Decoder, schema: int, value: str) -> Any:
     """The value that a decoder makes of hexadecimal text behind the frame of a schema."""
     payload = b"\0" + schema.to_bytes(4) + bytes.fromhex(value)
-    message = KeyedMessage(TopicPartition.numbered("t", 0), 0, 0, 1, payload, None, -1, -1, ())
+    message: Any = KeyedMessage(TopicPartition.numbered("t", 0), 0, 0, 1, payload, None, -1, -1, ())
     async with asyncio.timeout(30):
         while True:
             try:

@@ -249,7 +249,7 @@ def test_two_runs_that_see_listings_late_land_each_message_once(
 ) -> None:
     """Two machines with one pipeline, on a mount without locks whose listings lag."""
     monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", InlinePool)
-    pipeline.source["maxBytesPerTrigger"] = "600"
+    pipeline = replace(pipeline, source={**pipeline.source, "maxBytesPerTrigger": "600"})
     rng = random.Random(seed)
     refused: list[str] = []
 
