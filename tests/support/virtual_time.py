@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,15 +17,17 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[Any]:
         assert timeout is not None, "every task waits, and none for a time"
+        self.loop.turned()
         self.loop.now += timeout
         return super().select(0)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """For tasks that use no sockets and threads."""
+    """For tasks that use no sockets and threads. `turned` is called at each turn."""
 
     def __init__(self) -> None:
         self.now = 0.0
+        self.turned: Callable[[], None] = lambda: None
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)

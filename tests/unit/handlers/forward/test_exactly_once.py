@@ -28,7 +28,7 @@ from consumerd.producer import V08ProducerSettings
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records
 from tests.support.transactional_broker import FAULTS, Strike, TransactionalBroker
-from tests.support.virtual_time import LoopClock, run_in_virtual_time
+from tests.support.virtual_time import LoopClock, VirtualLoop, run_in_virtual_time
 
 LEVELS = pytest.mark.parametrize("level", [1, 2])
 SOURCE = TopicPartition("t", 1, 4)
@@ -198,6 +198,45 @@ def test_what_a_handler_makes_of_a_batch_is_there_once_whatever_happens(level: i
         if not strike.happened:
             break
     assert place > 12
+
+
+async def ends_at_turn(broker: TransactionalBroker, turn: int, start: Start) -> bool:
+    """A process that is killed at a turn of its loop, and the next one; returns whether there was such a turn."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    first = asyncio.create_task(member(broker, 3, start))
+    turns = count(1)
+
+    def kill() -> None:
+        if next(turns) == turn and not first.done():
+            broker.dead = True
+            first.cancel()
+
+    loop.turned = kill
+    await asyncio.wait([first])
+    killed, broker.dead = broker.dead, False
+    if killed:
+        await member(broker, 3, start)
+    else:
+        first.result()
+    return killed
+
+
+@LEVELS
+@pytest.mark.parametrize("start", [started, transforming])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
+def test_each_message_is_there_once_wherever_a_process_is_killed(level: int, start: Start, every: int) -> None:
+    killed = True
+    for turn in count(1, every):
+        broker = TransactionalBroker(level)
+        killed = run_in_virtual_time(ends_at_turn(broker, turn, start))
+        expected = MESSAGES if start is started else [*MESSAGES, *map(bytes.upper, MESSAGES)]
+        assert forwarded(broker) == expected, turn
+        assert broker.hanging == []
+        assert broker.offsets == {(NAME, position_place("t")): len(MESSAGES) * STEP}
+        if not killed:
+            break
+    assert turn > 60
 
 
 @LEVELS
