@@ -207,6 +207,13 @@ async def test_every_client_authenticates_with_tokens_that_expire(
             await asyncio.sleep(0.2)
         assert await daemon.stop() == ExitCode.OK
         assert warnings() == at_the_start
+    token = tmp_path / "token"  # as Kubernetes projects it
+    token.write_text(server.issue())
+    by_file = tmp_path / "by-file.toml"
+    by_file.write_text(
+        format_toml(config | {"kafka": kafka | {"sasl": {"mechanism": "OAUTHBEARER", "token_file": str(token)}}})
+    )
+    assert b"copy" in await tool("topics", "list", "-c", str(by_file))
     options = {
         "bootstrap": bootstrap,
         "subscribe": "copy",
