@@ -25,7 +25,7 @@ from consumerd.storage.archives.folders import (
     tar_files,
     whole_tar,
 )
-from consumerd.storage.archives.opening import unpacked
+from consumerd.storage.archives.opening import unframed, unpacked
 from consumerd.storage.archives.sources import (
     Packing,
     SegmentSource,
@@ -267,7 +267,10 @@ def _read_end(listed: ListedPartition) -> int:
     end = segment_start(name) or 0
     packing, _ = kind_of(name) or (Packing.NONE, False)
     with suppress(OSError), listed.files.open(listed.last_file) as file:
-        for item in read_batches(unpacked(file, packing, DEFAULT_EXPANSION), end):
+        stream = unpacked(file, packing, DEFAULT_EXPANSION)
+        if listed.state == TIERED:
+            stream = unframed(stream, DEFAULT_EXPANSION)
+        for item in read_batches(stream, end):
             if isinstance(item, StoredBatch):
                 end = max(end, item.next_offset)
     return end

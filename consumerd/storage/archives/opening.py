@@ -61,14 +61,13 @@ def open_segments(
     if source.is_special:
         yield ArchiveFinding(ArchiveFindingKind.NO_FILE, name, f"{name} is not a regular file; it was not read")
         return
-    is_tiered = tiered_start(name.rpartition("/")[2]) is not None
-    if is_tiered and (problem := _refused(source)) is not None:
+    if (problem := refused(source)) is not None:
         yield ArchiveFinding(ArchiveFindingKind.ENCRYPTED, name, problem)
         return
     with _raw(source, on_bytes) as raw:
         stream = unpacked(raw, source.packing, expansion)
-        if is_tiered:
-            yield OpenSegment(name, stamp, None, _unframed(stream, expansion))
+        if tiered_start(name.rpartition("/")[2]) is not None:
+            yield OpenSegment(name, stamp, None, unframed(stream, expansion))
             return
         if not source.is_tar:
             size = source.size if source.packing is Packing.NONE else None
@@ -95,15 +94,17 @@ def open_segments(
                     size = member.size if packing is Packing.NONE else None
                     stream = unpacked(data, packing, expansion)
                     if tiered_start(inside.rpartition("/")[2]) is not None:
-                        stream, size = _unframed(stream, expansion), None
+                        stream, size = unframed(stream, expansion), None
                     yield OpenSegment(inside, stamp, size, stream)
         except DamagedArchiveError as error:
             problem = f"{name} is damaged, and what follows is missing: {error}"
             yield ArchiveFinding(FlawKind.ARCHIVE, name, problem)
 
 
-def _refused(source: SegmentSource) -> str | None:
-    """Why a tiered segment is not read: its manifest says that it is encrypted. None if it is read."""
+def refused(source: SegmentSource) -> str | None:
+    """Why a tiered segment is not read: its manifest says that it is encrypted. None if it is read. Blocks."""
+    if tiered_start(source.name.rpartition("/")[2]) is None:
+        return None
     data = b""
     path = manifest_of(source.path)
     with contextlib.suppress(Exception), opened_file(replace(source, path=path)) as file:  # often there is none
@@ -120,15 +121,7 @@ def _refused(source: SegmentSource) -> str | None:
     )
 
 
-def is_compressed(source: SegmentSource) -> bool:
-    """Whether a segment is a tiered one that is compressed or encrypted. Blocks. Raises as `open_segments`."""
-    if tiered_start(source.name.rpartition("/")[2]) is None:
-        return False
-    with _raw(source, lambda _: None) as raw:
-        return raw.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC or _refused(source) is not None
-
-
-def _unframed(stream: ByteStream, expansion: int) -> ByteStream:
+def unframed(stream: ByteStream, expansion: int) -> ByteStream:
     """A tiered segment as it was: it may be frames of zstd, one for each chunk."""
     head, damage = b"", None
     try:

@@ -110,8 +110,8 @@ def choose_copy(copies: Sequence[PartitionCopy], topic_id: str | None = None) ->
     chosen = max(agreeing, key=lambda index: (copies[index].length, copies[index].end, -copies[index].start, -index))
     read, start = [chosen], copies[chosen].start
     for index in sorted(agreeing, key=lambda index: -copies[index].end):
-        ends_there = copies[index].end <= start or copies[index].tiered
-        if index != chosen and ends_there and copies[index].start < min(start, copies[index].end):
+        before = copies[index].start < copies[index].end <= start
+        if index != chosen and (before or (copies[index].tiered and copies[index].start < start)):
             read.append(index)
             start = copies[index].start
     found = list(others)

@@ -28,7 +28,7 @@ from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
 from consumerd.spark.source.v07.split import FileRange, broker_partition
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError
-from consumerd.storage.archives.opening import abandoned, is_compressed, stamp_of
+from consumerd.storage.archives.opening import abandoned, refused, stamp_of
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout
 
@@ -141,7 +141,7 @@ class ArchiveOrigin(WithoutEpochs):
         state = (source.path, source.stamp)
         if state not in self._sizes:
             with _present(location), open_file(source.path, 0) as packed:
-                self._sizes[state] = unpacked_size(packed)
+                self._sizes[state] = unpacked_size(packed, source.path)
         return SourceSegment(start, start + self._sizes[state], location, whole=True)
 
     def _ended(self, last: SourceSegment, topic: str, partition: int) -> SourceSegment:
@@ -193,11 +193,12 @@ def _present(location: object) -> Iterator[None]:
 
 def _readable(source: SegmentSource) -> SegmentSource:
     """The source, if a task can read it. Raises FileReadError."""
+    if (problem := refused(source)) is not None:
+        raise FileReadError(problem)
     in_tar = source.is_tar or source.part is not None
-    unreadable = in_tar or source.packing is Packing.ZSTD or is_compressed(source)
-    if unreadable or (source.size is None and source.packing is Packing.NONE):
+    if in_tar or (source.size is None and source.packing is Packing.NONE):
         raise FileReadError(
-            f"{source.name} cannot be read in its packed form (only plain and .gz segments can); unpack it, or "
+            f"{source.name} cannot be read in its packed form (only plain, .gz and .zst segments can); unpack it, or "
             "read the output of `consumerd log export`"
         )
     return source

@@ -1,10 +1,11 @@
-"""The bytes of a segment, for `consumerd.storage.log.archive.read_runs`: from a file, a `.gz` file, a URL or a broker.
+"""The bytes of a segment, for `consumerd.storage.log.archive.read_runs`: from a file, packed or not, a URL or a broker.
 
 Strategy: a reader is open for the time of one split and returns bytes by their offsets, including those after the
 split's end: they distinguish a segment that ends within a message from a split that does.
 
-The bytes of a `.gz` file come front to back; a request for an earlier byte starts from the beginning. So such a file is
-worth reading in one split only. Its size is not stored anywhere trustworthy: `unpacked_size` counts.
+The bytes of a compressed file (`.gz`, `.zst`, a tiered segment) come front to back; a request for an earlier byte
+starts from the beginning. So such a file is worth reading in one split only. Its size is not stored
+anywhere trustworthy: `unpacked_size` counts.
 
 URLs are read by position with fsspec, which is imported when the first one is read: no file object that reads ahead or
 caches. One range is one request to the store, so ranges are large. Each file system has errors of its own; all become
@@ -25,6 +26,7 @@ from consumerd.spark.source.request import DEFAULT_FETCH_SIZE, DEFAULT_TIMEOUT
 from consumerd.spark.source.v07.client import BrokerLog
 from consumerd.spark.source.v07.split import BrokerRange, FileRange
 from consumerd.storage.log.archive_packed import UnpackedStream
+from consumerd.storage.log.archive_tiered import ZSTD_MAGIC, tiered_start
 
 
 class SegmentReader(Protocol):
@@ -119,9 +121,17 @@ def open_segment(
     """
     if isinstance(location, BrokerRange):
         return BrokerLog(location, topic, partition, fetch_size=fetch_size, timeout=timeout)
-    if not location.path.endswith(SUFFIX):
+    if not _is_packed(location.path):
         return open_file(location.path, location.segment_start)
-    return PackedFile(open_file(location.path, 0), location.segment_start)
+    return PackedFile(open_file(location.path, 0), location.segment_start, location.path)
+
+
+def _is_packed(path: str) -> bool:
+    """Whether a file is compressed: a tiered segment (its name has an id) by its first bytes."""
+    if tiered_start(path.rpartition("/")[2]) is None:
+        return path.endswith((SUFFIX, _ZSTD_SUFFIX))
+    with open_file(path, 0) as file:
+        return file.fetch(0, len(ZSTD_MAGIC)) == ZSTD_MAGIC
 
 
 def open_file(path: str, start: int) -> SegmentReader:
@@ -129,8 +139,9 @@ def open_file(path: str, start: int) -> SegmentReader:
     return RemoteFile(path, start) if is_remote(path) else LocalFile(path, start)
 
 
-#: The end of a packed file's name.
+#: The ends of packed files' names.
 SUFFIX: Final = ".gz"
+_ZSTD_SUFFIX: Final = ".zst"
 #: Bytes skipped at once.
 _STEP: Final = 1 << 20
 
@@ -138,14 +149,15 @@ _STEP: Final = 1 << 20
 class PackedFile:
     """The content of a packed segment file. `packed` has the file's own bytes by their position in it.
 
-    `fetch` raises DamagedArchiveError for gzip data that is damaged or cut short.
+    `fetch` raises DamagedArchiveError for data that are damaged or cut short.
     """
 
     window = 1 << 20
 
-    def __init__(self, packed: SegmentReader, segment_start: int) -> None:
+    def __init__(self, packed: SegmentReader, segment_start: int, path: str) -> None:
         self._packed = packed
         self._start = segment_start
+        self._path = path
         self._rewind()
 
     def fetch(self, offset: int, size: int) -> bytes:
@@ -164,7 +176,7 @@ class PackedFile:
         return None
 
     def _rewind(self) -> None:
-        self._stream = UnpackedStream(_FrontToBack(self._packed))
+        self._stream = _unpacked(self._packed, self._path)
         self._offset = self._start
 
     def __enter__(self) -> Self:
@@ -188,9 +200,18 @@ class _FrontToBack:
         return data
 
 
-def unpacked_size(packed: SegmentReader) -> int:
-    """The unpacked size of a packed file; reads all of it. Raises DamagedArchiveError, FileReadError."""
-    stream, size = UnpackedStream(_FrontToBack(packed)), 0
+def _unpacked(packed: SegmentReader, path: str) -> UnpackedStream:
+    """The content of a packed file. Raises MissingExtraError for zstd without its package."""
+    if path.endswith(SUFFIX):
+        return UnpackedStream(_FrontToBack(packed))
+    from consumerd.storage.archives.zstd import ZstdDecoder  # noqa: PLC0415 - few files need it
+
+    return UnpackedStream(_FrontToBack(packed), ZstdDecoder, what="zstd")
+
+
+def unpacked_size(packed: SegmentReader, path: str) -> int:
+    """The unpacked size of the packed file at `path`; reads all of it. Raises DamagedArchiveError, FileReadError."""
+    stream, size = _unpacked(packed, path), 0
     while data := stream.read(_STEP):
         size += len(data)
     return size

@@ -8,11 +8,13 @@ import logging
 import os
 import random
 import tarfile
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -234,9 +236,6 @@ def test_rejects_inconsistent_files(tmp_path: Path) -> None:
     (tmp_path / "d" / "1.kafka").write_bytes(b"")
     with pytest.raises(MisnamedSegmentError, match="does not match the layout"):
         plan(tmp_path / "d")
-    write(tmp_path / "e", "t-0", 0).with_suffix(".kafka.zst").write_bytes(b"")
-    with pytest.raises(FileReadError, match="cannot be read in its packed form"):
-        plan(tmp_path / "e")
     (tmp_path / "f").mkdir()
     with tarfile.open(tmp_path / "f" / "x.tar", "w") as tar:
         tar.add(tmp_path / "a", "a")
@@ -244,10 +243,11 @@ def test_rejects_inconsistent_files(tmp_path: Path) -> None:
         plan(tmp_path / "f")
 
 
-def test_reads_packed_segments_in_one_split(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+def test_reads_packed_segments_in_one_split(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
     for start in (0, 500):
         plain = write(tmp_path, "t-0", start, *MESSAGES)
-        plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
+        plain.with_name(plain.name + suffix).write_bytes(compress(plain.read_bytes()))
         plain.unlink()
     splits = plan(tmp_path, maxSplitBytes=100)
     assert ranges(splits) == [("0", 0, 500), ("0", 500, 1000)]

@@ -72,6 +72,26 @@ def test_segments_that_are_on_the_disk_still_are_read_once(tmp_path: Path, packe
     assert exported_offsets(tmp_path) == [0, 1, 2, 3, 4]
 
 
+def test_encrypted_segments_before_those_on_the_disk_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = aiven(tmp_path, b"\x01" * 100, encrypted=True)
+    on_the_disk(tmp_path, ID)
+    assert run(["log", "export", "-o", str(tmp_path / "out"), str(tmp_path)]) == ExitCode.CHECK_FAILED
+    assert f"encrypted-segment\t{path}" in capsys.readouterr().out
+    assert exported_offsets(tmp_path) == [3, 4]
+
+
+def test_a_disk_that_ends_before_tiered_segments_do_is_a_shorter_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aiven(tmp_path, zstandard.compress(encode_record_batch([b"v"] * 9)))
+    on_the_disk(tmp_path, ID)
+    assert run(["log", "export", "-o", str(tmp_path / "out"), str(tmp_path)]) == ExitCode.CHECK_FAILED
+    assert "shorter-copy" in capsys.readouterr().out
+    assert exported_offsets(tmp_path) == list(range(9))
+
+
 def test_segments_of_a_topic_that_was_deleted_are_not_mixed_with_those_of_its_namesake(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zstandard
 
 from consumerd.spark.source.columns import ParseMode
-from consumerd.spark.source.errors import MalformedMessageError
+from consumerd.spark.source.errors import FileReadError, MalformedMessageError
 from consumerd.spark.source.filters import Pruning
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
@@ -33,7 +34,7 @@ COLUMNS = ("offset", "value")
 
 def write(folder: Path, start: int, data: bytes, name: str = "t-3") -> Path:
     path = folder / name / f"{start:020d}.log"
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return path
 
@@ -152,3 +153,16 @@ def test_of_copies_in_compressed_files_one_is_read_and_with_a_broker_in_the_layo
     assert "b1/t-3: it ends at offset 2" in caplog.text
     splits = plan(tmp_path, layout="b{broker}/{topic}-{partition}")
     assert [split.broker_partition for split in splits] == ["1-3", "2-3"]
+
+
+def test_reads_compressed_and_tiered_segments_and_refuses_encrypted_ones(tmp_path: Path) -> None:
+    topic_id = "MkTsQ5zXQ2uVGZ0p3Zy4ag"
+    path = write(tmp_path, 0, zstandard.compress(OLD), f"t-{topic_id}/3")
+    tiered = path.rename(path.with_name(f"{0:020}-{topic_id}.log"))
+    middle = write(tmp_path, 2, zstandard.compress(BATCH))
+    middle.rename(middle.with_name(middle.name + ".zst"))
+    write(tmp_path, 7, LATER)
+    assert offsets(plan(tmp_path, maxSplitBytes="1")) == [0, 1, 2, 3, 4, 7]
+    tiered.with_suffix(".rsm-manifest").write_text('{"version":"1","compression":true,"encryption":{}}')
+    with pytest.raises(FileReadError, match="is encrypted, by its manifest"):
+        plan(tmp_path)
