@@ -208,7 +208,9 @@ async def test_every_client_authenticates_with_tokens_that_expire(
         assert await daemon.stop() == ExitCode.OK
         assert warnings() == at_the_start
     token = tmp_path / "token"  # as Kubernetes projects it
+    server.lifetime = 600.0
     token.write_text(server.issue())
+    server.lifetime = 3.0
     by_file = tmp_path / "by-file.toml"
     by_file.write_text(
         format_toml(config | {"kafka": kafka | {"sasl": {"mechanism": "OAUTHBEARER", "token_file": str(token)}}})
