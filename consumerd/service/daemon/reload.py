@@ -11,7 +11,7 @@ import asyncio
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -23,12 +23,14 @@ from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.build_subscriptions import build_members
 from consumerd.service.config.model import Config
 from consumerd.service.config.problems import problem_of_error, read_document
-from consumerd.service.config.reloading import ConfigChanges, compare, same_handler
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.logs import configure_logs
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.notify import READY, RELOADING, notify, reloading_since, status
 from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
+
+if TYPE_CHECKING:
+    from consumerd.service.config.reloading import ConfigChanges
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +91,8 @@ class Reloader:
     def _read(self) -> tuple[ConfigChanges | None, list[str]]:
         """Return the changes, or the problems. Called in a thread."""
         source = str(self._path)
-        # It builds what serves each dialect, which no daemon needs before its first reload.
+        # No daemon needs these before its first reload. The checks build what serves each dialect.
+        from consumerd.service.config.reloading import compare  # noqa: PLC0415
         from consumerd.service.daemon.checks import check_daemon, check_parts  # noqa: PLC0415
 
         document = read_document(self._path)
@@ -107,6 +110,8 @@ class Reloader:
 
     async def _apply(self, comparison: ConfigChanges) -> ConsumerdError | None:
         """Change what can change. Returns the error of a handler that did not start: the former one continues."""
+        from consumerd.service.config.reloading import same_handler  # noqa: PLC0415 - as in `_read`
+
         former, config = self._config, comparison.merged
         configure_logs(config.log.level, config.log.format)
         self._config = config

@@ -18,6 +18,8 @@ UNUSED = (
     "consumerd.operate.admin",
     "consumerd.storage.broker",
     "consumerd.service.config.environment",
+    "consumerd.service.config.reloading",
+    "consumerd.service.config.validation",
     "consumerd.member.consumer.connector",
     "consumerd.member.consumer.simple",
     "consumerd.service.daemon.checks",
