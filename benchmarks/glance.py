@@ -56,6 +56,7 @@ LINES: Final = (
     Line("the same, 200/s, p99", "latency", "0.8+, 200/s over 8 partitions, p99", _CONFLUENT, _MS, pure=False),
     Line("`send` and wait, median", "latency", "0.8+, send and wait, p50", _AIOKAFKA, _MS, pure=False),
     Line("the same", "latency", "0.8+, send and wait, p50", _CONFLUENT, _MS, pure=False),
+    Line("the same, p99", "latency", "0.8+, send and wait, p99", _AIOKAFKA, _MS, pure=False),
     Line("latency, 0.7, 200/s, p99", "latency", "0.7, 200/s over 8 partitions, p99", _JAFKA, _MS, pure=False),
     Line("idle, 1,000 partitions, processor", "idle", _IDLE.format("processor time"), _AIOKAFKA, _PART, pure=False),
     Line("the same", "idle", _IDLE.format("processor time"), _CONFLUENT, _PART, pure=False),

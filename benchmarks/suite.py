@@ -49,7 +49,7 @@ ENTRIES = (
     Entry("daemon", ["--rounds", "3", "--messages", "1500000", "--codecs", "plain"], ["--rounds", "5"], both=True),
     Entry("producer", ["--rounds", "3", "--messages", "100000", "--codec", "none"], ["--rounds", "5"]),
     Entry("kafka", ["--rounds", "2", "--quick", "--sizes", "100", "--codecs", "none"], ["--rounds", "5"]),
-    Entry("latency", ["--seconds", "2", "--rows", "5/8,200/8,20000/8,200/1000,send,0.7:200/8"]),
+    Entry("latency", ["--seconds", "2", "--rows", "5/8,200/8,20000/8,200/1000,send,0.7:200/8,0.7:5/4"]),
     Entry("idle", ["--seconds", "5"]),
     Entry("spark", ["--rounds", "3", "--megabytes", "220"]),
     Entry("spark_kafka", ["--rounds", "2", "--messages", "500000"]),
