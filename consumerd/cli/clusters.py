@@ -152,23 +152,17 @@ async def registered_client(
     ConfigError.
     """
     from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
+    from consumerd.net.client.factory import security_protocol  # noqa: PLC0415
     from consumerd.net.cluster.view_v08 import V08ClusterView  # noqa: PLC0415
 
     brokers = await V08ClusterView(session).read_brokers()
-    protocol = _protocol(cluster.config)
+    kafka = None if cluster.config is None else cluster.config.kafka
+    protocol = security_protocol(tls=kafka is not None and kafka.tls is not None, sasl=bool(kafka and kafka.sasl))
     addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
     if not addresses:
         raise NoBrokerReachedError(f"no broker with a {protocol} listener is registered")
     silent = all(broker.version <= _LAST_SILENT for broker in brokers.values())
     return make_client(addresses, cluster.config, broker_timeout, broker_timeout, silent=silent)
-
-
-def _protocol(config: Config | None) -> str:
-    """The security protocol of a listener that fits the configuration."""
-    tls = config is not None and config.kafka.tls is not None
-    if config is not None and config.kafka.sasl is not None:
-        return "SASL_SSL" if tls else "SASL_PLAINTEXT"
-    return "SSL" if tls else "PLAINTEXT"
 
 
 def make_client(

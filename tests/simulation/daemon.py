@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler, HandlerContext, RetryPolicy, retrying
-from consumerd.service.config.build import build_settings
+from consumerd.service.config.build import build_settings, open_session
 from consumerd.service.config.model import Config, parse
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon import service
-from consumerd.service.daemon.service import Joining, open_session, run_members
+from consumerd.service.daemon.service import Joining, run_members
 from consumerd.service.daemon.signals import Stoppable, StopRequest, process_signals
 from tests.simulation.process import ProcessLoop, SimulatedProcess
 from tests.simulation.zookeeper import WALL

@@ -53,12 +53,17 @@ def security_protocol(*, tls: bool, sasl: bool) -> str:
     return "SSL" if tls else "PLAINTEXT"
 
 
-async def find_broker(client: ClusterClient, bootstrap: Sequence[str], timeout: float) -> None:
-    """Return when a broker has answered. Raises NoBrokerReachedError after `timeout` seconds, and permanent errors."""
+async def find_broker(
+    client: ClusterClient, bootstrap: Sequence[str], timeout: float, *, key: str = "bootstrap"
+) -> None:
+    """Return when a broker has answered. Raises NoBrokerReachedError after `timeout` seconds, and permanent errors.
+
+    `key`: the setting that has `bootstrap`.
+    """
     try:
         await client.retrying("find a broker", client.refresh, timeout=timeout)
     except (ConnectError, NoBrokerReachedError) as error:
         raise NoBrokerReachedError(
-            f"no broker of {', '.join(bootstrap)} answered within {timeout:g} s; check bootstrap and that they run: "
-            f"{error}"
+            f"no broker of {', '.join(bootstrap)} answered within {timeout:g} s; check {key}, and that the brokers "
+            f"are running: {error}"
         ) from error

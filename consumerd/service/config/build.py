@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consumerd.base.credentials import Renewed, find_file, secret_of, secrets_of
 from consumerd.base.errors import ConfigError
@@ -21,6 +22,7 @@ from consumerd.member.offsets.choice import OffsetSettings
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.tls import make_tls_context
 from consumerd.service.config.model import Config
+from consumerd.service.config.subscriptions import chosen_key
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
@@ -50,6 +52,18 @@ def build_session(
         sasl=None if section.sasl is None else _zookeeper_mechanism(section.sasl),
         acl=split_acl(section.acl),
     )
+
+
+async def open_session(
+    stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random, **how: Any
+) -> Session:
+    """A started session, closed with `stack`. `how`, and errors, as `consumerd.net.cluster.entry.start_session`."""
+    from consumerd.net.cluster.entry import start_session  # noqa: PLC0415 - as above
+
+    session = build_session(section, clock=clock, rng=rng)
+    stack.push_async_callback(session.close)
+    await start_session(session, section.connection_timeout, clock, **how)
+    return session
 
 
 def _zookeeper_auth(section: ZooKeeperSection) -> list[tuple[str, bytes]] | Renewed[list[tuple[str, bytes]]]:
@@ -140,8 +154,7 @@ def key_password(section: TlsSection | HealthTlsSection, table: str) -> Callable
 
 def build_subscription(section: GroupSection) -> Subscription:
     """The subscription of the group section. Raises ConfigError."""
-    keys = ("partitions", "topics", "whitelist", "blacklist")
-    key = next(key for key in keys if getattr(section, key) not in ({}, None))  # the model allows no fifth way
+    key = chosen_key(section)
     try:
         if key in ("partitions", "topics"):
             topics = section.topics or dict.fromkeys(section.partitions, 1)

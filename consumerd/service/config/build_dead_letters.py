@@ -17,10 +17,9 @@ from consumerd.handlers.dead_letter_topic import DEAD_LETTER_TOPIC, RETRY_TOPIC,
 from consumerd.handlers.dead_letters import letter_size
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
-from consumerd.net.client.factory import find_broker, security_protocol
+from consumerd.net.client.factory import find_broker
 from consumerd.net.client.topic_configs import message_limits
 from consumerd.net.cluster.dialects import look_for_dialect
-from consumerd.net.cluster.entry import start_session
 from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.connect import connect
 from consumerd.net.zk.session import Session
@@ -33,8 +32,8 @@ from consumerd.producer import (
     V08ProducerSettings,
     ZooKeeperRouter,
 )
-from consumerd.service.config.build import build_connection_settings, build_session, build_subscription, place_beside
-from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, names_brokers
+from consumerd.service.config.build import build_connection_settings, build_subscription, open_session, place_beside
+from consumerd.service.config.build_v08 import build_bootstrap, build_client_of, listener_protocol, names_brokers
 from consumerd.service.config.model import Config
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.registry.dialect import Dialect
@@ -144,7 +143,7 @@ async def letter_producer(config: Config, *, clock: Clock, rng: Random) -> Async
         if config.group.coordination != "zookeeper":
             yield await _v08(config, build_bootstrap(config.kafka), stack, clock, rng)
             return
-        session = await letter_session(config, stack, clock, rng)
+        session = await open_session(stack, config.zookeeper, clock, rng)
         dialect = config.group.dialect
         if dialect == "0.7" or (dialect == "auto" and await look_for_dialect(session) is not Dialect.V08):
             connector = partial(connect, settings=build_connection_settings(config))
@@ -157,20 +156,11 @@ async def letter_producer(config: Config, *, clock: Clock, rng: Random) -> Async
         yield await _v08(config, await registered_brokers(config, session), stack, clock, rng)
 
 
-async def letter_session(config: Config, stack: AsyncExitStack, clock: Clock, rng: Random) -> Session:
-    """A session of ZooKeeper, beside that of the members. Raises ZooKeeperError, NotFoundError."""
-    section = config.zookeeper
-    session = build_session(section, clock=clock, rng=rng)
-    stack.push_async_callback(session.close)
-    await start_session(session, section.connection_timeout, clock)
-    return session
-
-
 async def registered_brokers(config: Config, session: Session) -> list[tuple[str, int]]:
     """Return the brokers of 0.8 or later to connect to first: those of the configuration, else the registered ones."""
     if names_brokers(config):
         return build_bootstrap(config.kafka)
-    protocol = security_protocol(tls=config.kafka.tls is not None, sasl=config.kafka.sasl is not None)
+    protocol = listener_protocol(config.kafka)
     brokers = await V08ClusterView(session).read_brokers()
     addresses = [address for broker in brokers.values() if (address := broker.address(protocol)) is not None]
     if not addresses:

@@ -19,8 +19,8 @@ from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.handlers.retry_order import Bounds, RetryLogs, Waiting
 from consumerd.member.offsets.choice import make_store
 from consumerd.member.offsets.store import OffsetStore
-from consumerd.service.config.build import build_offset_settings
-from consumerd.service.config.build_dead_letters import letter_session, opened_client, registered_brokers
+from consumerd.service.config.build import build_offset_settings, open_session
+from consumerd.service.config.build_dead_letters import opened_client, registered_brokers
 from consumerd.service.config.build_v08 import build_bootstrap
 from consumerd.service.config.model import Config
 
@@ -46,7 +46,7 @@ class BrokerRetryLogs(RetryLogs):
         async with AsyncExitStack() as stack:
             session = None
             if config.needs_session:
-                session = await letter_session(config, stack, self._clock, self._rng)
+                session = await open_session(stack, config.zookeeper, self._clock, self._rng)
             if session is not None and config.group.coordination == "zookeeper":
                 addresses = await registered_brokers(config, session)
             else:

@@ -28,6 +28,7 @@ from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.fixed import FixedConsumer
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.client.cluster import ClusterClient
+from consumerd.net.client.factory import security_protocol
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.net.client.settings import ClientSettings
@@ -71,20 +72,22 @@ def names_brokers(config: Config) -> bool:
     return config.needs_brokers or "bootstrap" in config.kafka.given
 
 
+def listener_protocol(section: KafkaSection) -> str:
+    """The security protocol of a listener that fits, as brokers name it in ZooKeeper."""
+    return security_protocol(tls=section.tls is not None, sasl=section.sasl is not None)
+
+
 def build_backend(config: Config, client: ClusterClient, *, bootstrap: bool) -> V08Backend:
     """The parts of a member in ZooKeeper that are specific to Kafka 0.8 and later.
 
     `bootstrap`: the client has brokers to begin with; otherwise it begins with the registered ones.
     """
-    kafka, group = config.kafka, config.group
-    protocol = "PLAINTEXT" if kafka.tls is None else "SSL"
-    if kafka.sasl is not None:
-        protocol = "SASL_PLAINTEXT" if kafka.tls is None else "SASL_SSL"
+    group = config.group
     spelling = Spelling.BRACKETS if group.roundrobin_as == "0.8" else Spelling.DASH
     return V08Backend(
         client,
         V08Rules(group.assignor, spelling),
-        protocol=None if bootstrap else protocol,
+        protocol=None if bootstrap else listener_protocol(config.kafka),
         offsets=build_offset_settings(config),
     )
 

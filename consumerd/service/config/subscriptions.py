@@ -118,6 +118,12 @@ def group_of(main: GroupSection, each: SubscriptionSection) -> GroupSection:
     return main.replace(**values)
 
 
+def chosen_key(section: GroupSection | SubscriptionSection) -> str:
+    """The key that names the topics, the filter or the partitions of a subscription, which has one of these."""
+    keys = ("topics", "whitelist", "blacklist", "partitions")
+    return next((key for key in keys if getattr(section, key) not in ({}, None)), "topics")
+
+
 class _Consumed(NamedTuple):
     """A subscription, its place in the file, and the words for its keys."""
 
@@ -133,8 +139,7 @@ class _Consumed(NamedTuple):
     @property
     def key(self) -> str:
         """The key that names its topics, its filter or its partitions."""
-        keys = ("topics", "whitelist", "blacklist", "partitions")
-        return next((key for key in keys if getattr(self.section, key)), "topics")
+        return chosen_key(self.section)
 
     @property
     def topics(self) -> dict[str, tuple[int, ...] | None]:

@@ -23,6 +23,7 @@ from consumerd.service.config.problems import (
     TomlDocument,
     problem_of_error,
 )
+from consumerd.service.config.subscriptions import chosen_key
 from consumerd.service.config.validation import InvalidValuesError, parse_valid_tables
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.telemetry import check_telemetry
@@ -62,9 +63,8 @@ def check_daemon(document: TomlDocument, source: str) -> Checked:
     if invalid.isdisjoint(("subscriptions", "group", "rebalance", "fetch", "commit")):
         for number, each in enumerate(checked.subscriptions):
             what = [f"subscription {each.name}"]
-            keys = ("topics", "whitelist", "blacklist", "partitions")
-            key = next(key for key in keys if getattr(each, key) not in ({}, None))
-            for inner, check in ((("handler", "name"), _check_handler), ((key,), _check_subscription)):
+            subscribed = (chosen_key(each),), _check_subscription
+            for inner, check in ((("handler", "name"), _check_handler), subscribed):
                 try:
                     with errors_of(each.name):
                         what.insert(1, check(checked.by_subscription()[each.name]))

@@ -21,11 +21,11 @@ from consumerd.net.client.cluster import ClusterClient, topic_partitions
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.cluster.entry import require_topics
 from consumerd.operate.admin.changes import OffsetTarget
-from consumerd.service.config.build import build_connection_settings, build_settings, build_subscription
+from consumerd.service.config.build import build_connection_settings, build_settings, build_subscription, open_session
 from consumerd.service.config.build_v08 import build_client_of
 from consumerd.service.config.model import Config
 from consumerd.service.config.subscriptions import MAIN
-from consumerd.service.daemon.service import Joining, open_session, run_members
+from consumerd.service.daemon.service import Joining, run_members
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v08.errors import UnsupportedApiError
 

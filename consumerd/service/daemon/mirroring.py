@@ -35,15 +35,12 @@ from consumerd.net.cluster.entry import require_topics
 from consumerd.net.connect import Connector, connect
 from consumerd.net.zk.session import Session
 from consumerd.producer import Producer, ProducerSettings, Router, StaticRouter, ZooKeeperRouter
-from consumerd.service.config.build import (
-    build_connection_settings,
-    build_settings,
-)
+from consumerd.service.config.build import build_connection_settings, build_settings, open_session
 from consumerd.service.config.model import Config
 from consumerd.service.config.subscriptions import MAIN
 from consumerd.service.daemon.endpoints import check_http
 from consumerd.service.daemon.monitor import Monitor
-from consumerd.service.daemon.service import Joining, Watching, open_session, run_members, start_monitor
+from consumerd.service.daemon.service import Joining, Watching, run_members, start_monitor
 from consumerd.service.daemon.telemetry import check_telemetry
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError

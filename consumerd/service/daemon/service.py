@@ -30,17 +30,11 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError
 from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import DaemonSection
-from consumerd.base.settings.servers import ZooKeeperSection
 from consumerd.handlers import Handler
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.connect import connect
-from consumerd.net.errors import ConnectError
-from consumerd.service.config.build import (
-    build_connection_settings,
-    build_session,
-)
+from consumerd.service.config.build import build_connection_settings, open_session
 from consumerd.service.config.build_subscriptions import build_members, errors_of
 from consumerd.service.config.model import Config
 from consumerd.service.config.subscriptions import MAIN
@@ -114,18 +108,6 @@ async def serve(config: Config, path: Path | None = None) -> None:
     log.info("stopped", group=settings.group, consumer=settings.consumer_id)
 
 
-async def open_session(
-    stack: AsyncExitStack, section: ZooKeeperSection, clock: Clock, rng: Random, **how: Any
-) -> Session:
-    """A started session, closed with `stack`. `how`, and errors, as `consumerd.net.cluster.entry.start_session`."""
-    from consumerd.net.cluster.entry import start_session  # noqa: PLC0415
-
-    session = build_session(section, clock=clock, rng=rng)
-    stack.push_async_callback(session.close)
-    await start_session(session, section.connection_timeout, clock, **how)
-    return session
-
-
 async def start_monitor(monitor: Monitor, stack: AsyncExitStack, consumer: str) -> None:
     """Begin to watch, feed the service manager's watchdog, and serve HTTP if that is configured, until `stack` ends.
 
@@ -182,16 +164,11 @@ def import_member(config: Config) -> None:
 async def start_client(client: ClusterClient, config: Config) -> None:
     """Find a first broker within the configured time. Raises BrokerError with the remedy, NotFoundError."""
     from consumerd.member.consumer.fixed import require_partitions  # noqa: PLC0415
+    from consumerd.net.client.factory import find_broker  # noqa: PLC0415
     from consumerd.service.config.build_v08 import fixed_partitions  # noqa: PLC0415
 
     section, partitions = config.kafka, fixed_partitions(config.group)
-    try:
-        await client.retrying("find a broker", client.refresh, timeout=section.connection_timeout)
-    except (ConnectError, NoBrokerReachedError) as error:
-        raise NoBrokerReachedError(
-            f"no broker of {', '.join(section.bootstrap)} answered within {section.connection_timeout:g} s; check "
-            f"kafka.bootstrap, and that the brokers are running: {error}"
-        ) from error
+    await find_broker(client, section.bootstrap, section.connection_timeout, key="kafka.bootstrap")
     if partitions:
         await client.retrying("find the partitions", partial(require_partitions, client, partitions))
 
