@@ -22,7 +22,7 @@ import structlog
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.cli.numbers import PositiveInt, zookeeper_option
-from consumerd.cli.setting_option import SettingOption
+from consumerd.cli.setting_option import setting_option
 from consumerd.net.zk.session import Session
 from consumerd.service.config.properties import read_properties
 from consumerd.service.daemon.broker_readings import monitored
@@ -51,24 +51,21 @@ Example:
 
 
 @click.command("broker", epilog=_EXAMPLE)
-@click.option(
+@setting_option(
     "--port",
-    cls=SettingOption,
     setting="consumerd.storage.broker.config:BrokerConfig.port",
     type=click.IntRange(0, 65535),
     help="Port to listen on; 0 takes a free one. [default: {default}]",
 )
 @click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), help="Directory of the logs.")
-@click.option(
+@setting_option(
     "--broker-id",
-    cls=SettingOption,
     setting="consumerd.storage.broker.config:BrokerConfig.broker_id",
     type=click.IntRange(0),
     help="Id of this broker in ZooKeeper. [default: {default}]",
 )
-@click.option(
+@setting_option(
     "--partitions",
-    cls=SettingOption,
     setting="consumerd.storage.broker.config:BrokerConfig.partitions",
     type=PositiveInt(),
     help="Number of partitions of each topic on this broker. [default: {default}]",

@@ -14,7 +14,7 @@ from consumerd.cli.decoder_options import decoder_options, decoder_table
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
 from consumerd.cli.session import ClusterAddress, cluster_options
-from consumerd.cli.setting_option import SettingOption, fetch_isolation_option
+from consumerd.cli.setting_option import fetch_isolation_option, setting_option
 
 if TYPE_CHECKING:
     from consumerd.handlers.builtin.console import Field
@@ -62,10 +62,9 @@ joined only if --group names it.
     multiple=True,
     help="Without --group: number of a partition to read instead of all; may be given several times.",
 )
-@click.option(
+@setting_option(
     "--from",
     "initial",
-    cls=SettingOption,
     setting="consumerd.base.settings.processing:FetchSection.initial",
     metavar="WHERE",
     show_default=True,

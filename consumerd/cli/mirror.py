@@ -18,7 +18,7 @@ from consumerd.cli.mirror_v08 import (
 )
 from consumerd.cli.numbers import PositiveFloat, PositiveInt, zookeeper_option
 from consumerd.cli.session import SERVER_TIMEOUT, bootstrap_servers, server_list
-from consumerd.cli.setting_option import SettingOption, fetch_isolation_option
+from consumerd.cli.setting_option import fetch_isolation_option, setting_option
 
 if TYPE_CHECKING:
     from consumerd.service.config.model import Config
@@ -93,18 +93,16 @@ _SAID_BY_CONFIG = {
     help="Broker of a target cluster of Kafka 0.7; may be given several times.",
 )
 @kafka_target_options
-@click.option(
+@setting_option(
     "--codec",
-    cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     show_default=True,
     help="Compression codec; lz4 and zstd require --to-bootstrap-server.",
 )
-@click.option(
+@setting_option(
     "--from",
     "initial",
-    cls=SettingOption,
     setting="consumerd.base.settings.processing:FetchSection.initial",
     type=click.Choice(["earliest", "latest"]),
     help="Where to start in partitions without a committed offset.  [default: {default}]",
@@ -117,18 +115,16 @@ _SAID_BY_CONFIG = {
     "--any-partition", is_flag=True, help="Let each batch go to any partition: balances better, but loses the order."
 )
 @click.option("--verify", is_flag=True, help="Read sent messages back from the target before they are committed.")
-@click.option(
+@setting_option(
     "--verify-timeout",
-    cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.verify_timeout",
     type=PositiveFloat(),
     show_default=True,
     metavar="SECONDS",
     help="With --verify: time to wait until sent messages can be read.",
 )
-@click.option(
+@setting_option(
     "--max-message-bytes",
-    cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.max_message_bytes",
     type=PositiveInt(100 * 1024 * 1024),
     show_default=True,

@@ -12,7 +12,7 @@ import click
 
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import ClusterAddress, cluster_options
-from consumerd.cli.setting_option import SettingOption
+from consumerd.cli.setting_option import setting_option
 
 if TYPE_CHECKING:
     from consumerd.cli.produce_lines import ProduceOptions
@@ -88,9 +88,8 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     help="Number of the partition to send to; in Kafka 0.7 of a partition on each broker, where -1 lets the broker "
     "choose. [default: chosen by the key, or any]",
 )
-@click.option(
+@setting_option(
     "--codec",
-    cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.codec",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     show_default=True,
@@ -102,41 +101,36 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     help="Text between key and message in each line (\\t is a tab). The key chooses the partition as in Java "
     "clients. It is not sent to Kafka 0.7, and has no effect with --broker.",
 )
-@click.option(
+@setting_option(
     "--max-message-bytes",
-    cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.max_message_bytes",
     type=PositiveInt(100 * 1024 * 1024),
     help="Maximum size of a line in bytes; a longer one is an error. [default: the brokers' limit; for Kafka 0.7: "
     "{default}]",
 )
-@click.option(
+@setting_option(
     "--acks",
-    cls=SettingOption,
     setting="consumerd.producer:V08ProducerSettings.acks",
     words=lambda acks: "all" if acks < 0 else acks,
     type=click.Choice(["0", "1", "all"]),
     help="Replicas that must acknowledge a batch: 0 (none), 1 (the leader) or all in-sync ones (Kafka 0.8 and "
     "later). [default: {default}]",
 )
-@click.option(
+@setting_option(
     "--batch-bytes",
-    cls=SettingOption,
     setting="consumerd.producer:V08ProducerSettings.batch_bytes",
     type=PositiveInt(32 << 20),
     help="Maximum size of a batch in bytes (Kafka 0.8 and later). [default: {default}]",
 )
-@click.option(
+@setting_option(
     "--linger",
-    cls=SettingOption,
     setting="consumerd.producer:V08ProducerSettings.linger",
     type=click.FloatRange(0),
     metavar="SECONDS",
     help="Time that a line waits for others to fill a batch (Kafka 0.8 and later). [default: {default}]",
 )
-@click.option(
+@setting_option(
     "--delivery-timeout",
-    cls=SettingOption,
     setting="consumerd.producer:V08ProducerSettings.delivery_timeout",
     type=PositiveFloat(),
     metavar="SECONDS",
@@ -156,32 +150,28 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
     metavar="KEY=VALUE",
     help="Header to add to every message (Kafka 0.11 and later); may be given several times.",
 )
-@click.option(
+@setting_option(
     "--magic",
-    cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.magic",
     type=click.IntRange(0, 1),
     help="Version of the message format, where 0 is that of Kafka 0.6 (Kafka 0.7 only). [default: {default}]",
 )
-@click.option(
+@setting_option(
     "--batch-size",
-    cls=SettingOption,
     setting="consumerd.producer:QueueSettings.batch_size",
     type=PositiveInt(),
     help="Maximum number of messages in a batch (Kafka 0.7 only). [default: {default}]",
 )
 @click.option("--async", "queued", is_flag=True, help="Send in the background, through a queue (Kafka 0.7 only).")
-@click.option(
+@setting_option(
     "--queue-time",
-    cls=SettingOption,
     setting="consumerd.producer:QueueSettings.queue_time",
     type=click.FloatRange(0),
     metavar="SECONDS",
     help=("With --async: time that a line waits for others to fill a batch (Kafka 0.7 only). [default: {default}]"),
 )
-@click.option(
+@setting_option(
     "--queue-size",
-    cls=SettingOption,
     setting="consumerd.producer:QueueSettings.queue_size",
     type=PositiveInt(),
     help="With --async: maximum number of lines in the queue (Kafka 0.7 only). [default: {default}]",
@@ -189,9 +179,8 @@ def _headers(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> t
 @click.option(
     "--verify", is_flag=True, help="Read back what was sent, and fail if any of it is missing (Kafka 0.7 only)."
 )
-@click.option(
+@setting_option(
     "--verify-timeout",
-    cls=SettingOption,
     setting="consumerd.producer:ProducerSettings.verify_timeout",
     type=PositiveFloat(),
     metavar="SECONDS",

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import click
@@ -15,9 +16,8 @@ from consumerd.cli.config_option import Decorated
 
 def fetch_isolation_option(about: str) -> Callable[[Decorated], Decorated]:
     """`--isolation` (parameter `isolation`, None where it is not given) of what fetches messages. `about`: its help."""
-    return click.option(
+    return setting_option(
         "--isolation",
-        cls=SettingOption,
         setting="consumerd.base.settings.processing:FetchSection.isolation",
         type=click.Choice(["read_uncommitted", "read_committed"]),
         help=f"{about}  [default: {{default}}]",
@@ -62,3 +62,7 @@ class SettingOption(click.Option):
         if isinstance(default, Enum):
             return default.name.lower()
         return f"{default:g}" if self._only_shown and isinstance(default, float) else default
+
+
+#: As `click.option`, with `setting` and `words` of `SettingOption`.
+setting_option = partial(click.option, cls=SettingOption)
