@@ -11,10 +11,9 @@ import click
 from consumerd.base.clock import iso_time
 from consumerd.cli.tables import show_rows
 from consumerd.operate.admin.offset_file import GroupOffsets
-from consumerd.wire.registry.paths import offset_path, offsets_root
+from consumerd.wire.registry.paths import offset_path
 
 if TYPE_CHECKING:
-    from consumerd.net.cluster.groups import GroupView
     from consumerd.operate.admin.group_source import GroupSource
     from consumerd.operate.admin.snapshot import GroupSnapshot
 
@@ -42,7 +41,7 @@ def offset_rows(snapshot: GroupSnapshot, topics: Sequence[str], partitions: Sequ
         if (not topics or partition.topic in topics) and (not partitions or partition.name in partitions):
             problem = f"a broker keeps it: {offset}"
             rows.append(OffsetRow(str(partition), None, None, problem, texts.get(partition)))
-    for subject, fault in _faults(view).items():
+    for subject, fault in snapshot.offset_faults(read=False).items():
         topic, _, name = subject.rpartition("/")
         if (not topics or topic in topics) and (not partitions or name in partitions):
             rows.append(OffsetRow(subject, None, None, fault))
@@ -83,13 +82,7 @@ async def collect_offsets(
         offsets[group] = {
             partition: offset for partition, offset in view.offsets.items() if not topics or partition.topic in topics
         }
-        problems += [f"{subject} of group {group}: {fault}" for subject, fault in _faults(view).items()]
+        problems += [
+            f"{subject} of group {group}: {fault}" for subject, fault in snapshot.offset_faults(read=False).items()
+        ]
     return offsets, problems + elsewhere
-
-
-def _faults(view: GroupView) -> dict[str, str]:
-    """The problems of offset nodes, by `topic/name`."""
-    if not view.faults:
-        return {}
-    root = f"{offsets_root(view.group)}/"
-    return {path.removeprefix(root): fault for path, fault in view.faults.items() if path.startswith(root)}

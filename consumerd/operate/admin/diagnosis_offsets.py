@@ -18,7 +18,7 @@ from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenTransaction
 from consumerd.wire.registry.dialect import Dialect
-from consumerd.wire.registry.paths import broker_ids_path, offset_path, offsets_root, topic_path
+from consumerd.wire.registry.paths import broker_ids_path, offset_path, topic_path
 
 _KEEP_07 = "Keep it if the broker comes back; otherwise it is harmless, and `consumerd group delete` removes it."
 _KEEP = (
@@ -97,17 +97,14 @@ def outage_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
 
 def offset_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
     """Findings about every committed offset; one of two offsets in the log is enough."""
-    snapshot, view = inputs.snapshot, inputs.snapshot.view
-    root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
-    for path, fault in view.faults.items():
-        if path.startswith(root) and path in view.stats:
-            topic, _, name = path.removeprefix(root).partition("/")
-            yield GroupFinding(
-                GroupFindingKind.BROKEN_OFFSET,
-                f"{topic}/{name}",
-                f"{capital(fault)}. A JVM member that should own the partition fails on it.",
-                "`consumerd offsets set` while the group is stopped.",
-            )
+    snapshot = inputs.snapshot
+    for subject, fault in snapshot.offset_faults(read=True).items():
+        yield GroupFinding(
+            GroupFindingKind.BROKEN_OFFSET,
+            subject,
+            f"{capital(fault)}. A JVM member that should own the partition fails on it.",
+            "`consumerd offsets set` while the group is stopped.",
+        )
     for partition, offset in snapshot.committed_offsets().items():
         known, also = inputs.ranges.get(partition), inputs.kept.get(partition)
         if also is not None and isinstance(known, LogRange) and known.earliest <= also <= known.end:
@@ -133,16 +130,29 @@ def former_log_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
         fix = None
         if beginning is not None and not snapshot.view.members:  # a member would overwrite it with its own position
             fix = OffsetReset(offset_path(snapshot.group, partition), stat.version, offset, beginning)
-        yield GroupFinding(
-            GroupFindingKind.FORMER_LOG,
-            str(partition),
+        yield _former_log(
+            partition,
             f"Offset {offset} was committed by transaction {stat.modified_zxid:#x}, before transaction {created:#x} "
-            f"created {topic_path(partition.topic)}: it belongs to a former log of this name. consumerd continues at "
-            f"the beginning of the new log{at} (fetch.log_changed); a JVM member would start at {offset} and skip what "
-            "is before it.",
-            f"{_RESET}, with --to earliest.",
+            f"created {topic_path(partition.topic)}",
+            f"{at} (fetch.log_changed); a JVM member would start at {offset}",
             fix,
         )
+
+
+def _former_log(
+    partition: TopicPartition,
+    says: str,
+    then: str = " (fetch.log_changed); other clients would start at the offset",
+    fix: OffsetReset | None = None,
+) -> GroupFinding:
+    return GroupFinding(
+        GroupFindingKind.FORMER_LOG,
+        str(partition),
+        f"{says}: it belongs to a former log of this name. consumerd continues at the beginning of the new log{then} "
+        "and skip what is before it.",
+        f"{_RESET}, with --to earliest.",
+        fix,
+    )
 
 
 def former_topic_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
@@ -151,13 +161,10 @@ def former_topic_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
     for partition in snapshot.metadata:
         former, now = snapshot.log(partition), LogId(inputs.topic_ids.get(partition.topic))
         if former.replaced_by(now) and snapshot.exists(partition):
-            yield GroupFinding(
-                GroupFindingKind.FORMER_LOG,
-                str(partition),
+            yield _former_log(
+                partition,
                 f"Offset {snapshot.committed(partition)} was committed for the topic with {former}, and the topic of "
-                f"this name has {now}: it belongs to a former log. consumerd continues at the beginning of the new log "
-                "(fetch.log_changed); other clients would start at the offset and skip what is before it.",
-                f"{_RESET}, with --to earliest.",
+                f"this name has {now}",
             )
 
 
@@ -166,14 +173,8 @@ def cut_off_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
     for partition, change in inputs.cut_off.items():
         committed = f"Offset {change.offset} was committed with leader epoch {change.former.leader_epoch}"
         if change.kind is LogChangeKind.REPLACED:
-            yield GroupFinding(
-                GroupFindingKind.FORMER_LOG,
-                str(partition),
-                f"{committed}, and the log does not have the message before it, though no later leader was elected: it "
-                "belongs to a former log of this name. consumerd continues at the beginning of the new log "
-                "(fetch.log_changed); other clients would start at the offset and skip what is before it.",
-                f"{_RESET}, with --to earliest.",
-            )
+            what = "and the log does not have the message before it, though no later leader was elected"
+            yield _former_log(partition, f"{committed}, {what}")
             continue
         yield GroupFinding(
             GroupFindingKind.TRUNCATED_LOG,

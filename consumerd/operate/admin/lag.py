@@ -21,7 +21,6 @@ from consumerd.operate.admin.group_source import GroupSource
 from consumerd.operate.admin.logs import LogRange, LookupFailure, Position, ReadTimestamps
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.errors import WireError
-from consumerd.wire.registry.paths import offsets_root
 
 #: Groups that are read at once.
 _AT_ONCE: Final = 8
@@ -154,12 +153,9 @@ def _unread_offsets(snapshot: GroupSnapshot) -> dict[TopicPartition, str]:
     found = {}
     if snapshot.kept_unknown:
         found = dict.fromkeys(snapshot.partitions(), snapshot.kept_unknown)
-    view = snapshot.view
-    root = f"{offsets_root(snapshot.group)}/" if view.faults else ""
-    for path, fault in view.faults.items():
-        if path.startswith(root) and path in view.stats:  # others are not nodes of this dialect
-            topic, _, name = path.removeprefix(root).partition("/")
-            found[TopicPartition.parse_any(topic, name)] = fault
+    for subject, fault in snapshot.offset_faults(read=True).items():
+        topic, _, name = subject.partition("/")
+        found[TopicPartition.parse_any(topic, name)] = fault
     return found
 
 

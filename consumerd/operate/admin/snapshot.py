@@ -23,7 +23,7 @@ from consumerd.net.cluster.view import ClusterView
 from consumerd.net.zk.errors import NoNode
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.paths import group_path, id_path, owner_path
+from consumerd.wire.registry.paths import group_path, id_path, offsets_root, owner_path
 from consumerd.wire.registry.subscription import StaticSubscription, Subscription
 from consumerd.wire.registry.values import RegisteredBroker, format_owner
 
@@ -118,6 +118,14 @@ class GroupSnapshot(ABC):
     def unit(self) -> str:
         """The unit of offsets."""
         return "bytes" if self.dialect is Dialect.V07 else "messages"
+
+    def offset_faults(self, *, read: bool) -> dict[str, str]:
+        """What is wrong with offset nodes, by `topic/name`. `read`: only those that are named as in this dialect."""
+        if not (faults := self.view.faults):  # a group at brokers may have a name that no node can have
+            return {}
+        root = f"{offsets_root(self.group)}/"
+        paths = [path for path in faults if path.startswith(root) and (not read or path in self.view.stats)]
+        return {path.removeprefix(root): faults[path] for path in paths}
 
     def committed_offsets(self) -> dict[TopicPartition, int]:
         """All committed offsets of the group, of every storage."""

@@ -19,7 +19,7 @@ from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.logs import LogRange
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.group_source import V08GroupSource
-from consumerd.operate.migrate.offsets_translation import ForwardedLog, OffsetTranslator
+from consumerd.operate.migrate.offsets_translation import OffsetTranslator, ReadableLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class MovePlanner:
         return plan
 
     async def translate(
-        self, log: ForwardedLog, *, cluster: str | None = None, empty: Iterable[TopicPartition] = ()
+        self, log: ReadableLog, *, cluster: str | None = None, empty: Iterable[TopicPartition] = ()
     ) -> MovePlan:
         """Translate by the forwarded messages of `log`; `empty`: old partitions whose logs hold nothing.
 

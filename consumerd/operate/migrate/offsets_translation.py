@@ -25,8 +25,8 @@ from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.wire.v08.records import Record
 
 
-class ForwardedLog(Protocol):
-    """The forwarded messages: `consumerd.handlers.forward.target_log.TargetLog`."""
+class ReadableLog(Protocol):
+    """The messages of a target: `consumerd.handlers.forward.target_log.TargetLog`."""
 
     async def bounds(self, topic: str, partition: int) -> LogBounds: ...
 
@@ -60,7 +60,7 @@ class OffsetTranslator:
     """
 
     def __init__(
-        self, log: ForwardedLog, committed: Mapping[TopicPartition, int], *, cluster: str | None = None
+        self, log: ReadableLog, committed: Mapping[TopicPartition, int], *, cluster: str | None = None
     ) -> None:
         self._log = log
         self._committed = committed

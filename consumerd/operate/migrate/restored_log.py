@@ -13,21 +13,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
-from typing import Protocol
 
 from consumerd.handlers.contents import known_timestamp
-from consumerd.handlers.forward.target_log import LogBounds
 from consumerd.handlers.messages import KeyedMessage
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
+from consumerd.operate.migrate.offsets_translation import ReadableLog
 from consumerd.wire.v08.records import Record, TimestampType
-
-
-class RestoredLog(Protocol):
-    """What the target's committed messages are read by: `TargetLog`, with `read_committed`."""
-
-    async def bounds(self, topic: str, partition: int) -> LogBounds: ...
-
-    def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]: ...
 
 
 @dataclass(slots=True)
@@ -47,7 +38,7 @@ class LogMatch:
 
 
 async def match(
-    archived: ArchivedPartition, log: RestoredLog, topic: str, *, offsets: Iterable[int] = (), whole: bool = True
+    archived: ArchivedPartition, log: ReadableLog, topic: str, *, offsets: Iterable[int] = (), whole: bool = True
 ) -> LogMatch:
     """Compare the archive's partition with that of `topic` of the same number, and translate `offsets`.
 
@@ -148,7 +139,7 @@ class MessageDigest:
             self.add(each)
 
 
-async def is_same(sent: MessageDigest, log: RestoredLog, topic: str, number: int) -> bool:
+async def is_same(sent: MessageDigest, log: ReadableLog, topic: str, number: int) -> bool:
     """Whether a partition begins with the messages that were sent, by their digest; the archive is not read.
 
     False where `match` has to find out: it allows for timestamps that the target has in place of unknown ones. Raises

@@ -21,7 +21,8 @@ from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
 from consumerd.operate.migrate.offsets_plan import OffsetMove, planned_moves
-from consumerd.operate.migrate.restored_log import LogMatch, RestoredLog, match
+from consumerd.operate.migrate.offsets_translation import ReadableLog
+from consumerd.operate.migrate.restored_log import LogMatch, match
 from consumerd.storage.segments.group_offsets import ArchivedOffset, OffsetKey
 
 #: Group -> partition of the archive -> committed offset.
@@ -140,7 +141,7 @@ class OffsetsRestore:
         committed: Committed,
         archived: Sequence[ArchivedPartition],
         target: V08GroupSource,
-        log: RestoredLog,
+        log: ReadableLog,
         naming: Callable[[str], str] = lambda topic: topic,
     ) -> None:
         self._committed = committed

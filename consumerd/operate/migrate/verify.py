@@ -13,7 +13,7 @@ the same partition of the target; only the first copy of each counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +30,7 @@ from consumerd.operate.migrate.findings import (
     RangeReport,
 )
 from consumerd.operate.migrate.message_source import MessageSource, UnreadableStretch
+from consumerd.operate.migrate.offsets_translation import ReadableLog
 from consumerd.operate.migrate.ranges import (
     RANGE_MESSAGES,
     MessagePosition,
@@ -103,14 +104,10 @@ class SuspectRange:
 CLOSE_RANGES = 20
 
 
-class VerificationTarget(Protocol):
+class VerificationTarget(ReadableLog, Protocol):
     """The reads of the target that a comparison needs; see `consumerd.handlers.forward.target_log.TargetLog`."""
 
     async def partitions(self, topic: str) -> list[int]: ...
-
-    async def bounds(self, topic: str, partition: int) -> LogBounds: ...
-
-    def read(self, topic: str, partition: int, start: int, end: int) -> AsyncIterator[list[Record]]: ...
 
 
 class Comparison:
