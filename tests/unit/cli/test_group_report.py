@@ -6,7 +6,7 @@ import pytest
 
 from consumerd.base.errors import NotFoundError
 from consumerd.cli.group_report import show_report
-from consumerd.operate.admin.snapshot import read_v07_snapshot
+from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.errors import RegistryError
 
@@ -29,12 +29,16 @@ def zookeeper() -> MemoryZooKeeper:
     return zookeeper
 
 
+async def look(zookeeper: MemoryZooKeeper) -> V07GroupSnapshot:
+    async with zookeeper.session() as zk:
+        return await read_v07_snapshot(zk, "g", brokers=False)
+
+
 PROBLEM = "t/0-1: a committed offset is '?': expected a decimal number from 0 to 9223372036854775807"
 
 
 async def test_prints_lines_in_a_pipe(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
-    async with zookeeper.session() as zk:
-        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
+    snapshot = await look(zookeeper)
     capsys.readouterr()
     show_report(snapshot, as_json=False)
     assert [line.split("\t") for line in capsys.readouterr().out.splitlines()] == [
@@ -50,8 +54,7 @@ async def test_prints_lines_in_a_pipe(zookeeper: MemoryZooKeeper, capsys: pytest
 
 
 async def test_prints_json(zookeeper: MemoryZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
-    async with zookeeper.session() as zk:
-        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
+    snapshot = await look(zookeeper)
     capsys.readouterr()
     show_report(snapshot, as_json=True)
     assert json.loads(capsys.readouterr().out) == {
@@ -78,8 +81,7 @@ async def test_prints_a_table_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
-    async with zookeeper.session() as zk:
-        show_report(await read_v07_snapshot(zk, "g", brokers=False), as_json=False)
+    show_report(await look(zookeeper), as_json=False)
     out = capsys.readouterr().out
     assert "group g: 2 members" in out
     assert "5 partitions, 1 unowned" in out
@@ -87,26 +89,24 @@ async def test_prints_a_table_on_a_terminal(
 
 async def test_filter_subscribes_to_all_topics(zookeeper: MemoryZooKeeper) -> None:
     zookeeper.put("/consumers/g/ids/g_c", b"!1!t")
-    async with zookeeper.session() as zk:
-        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
-        assert sorted(snapshot.subscribed) == ["other", "t", "u"]
-        assert sorted({each.topic for each in snapshot.wanted()}) == ["other", "t", "u"]
-        assert sorted(snapshot.subscriptions()) == ["g_a", "g_b", "g_c"]
+    snapshot = await look(zookeeper)
+    assert sorted(snapshot.subscribed) == ["other", "t", "u"]
+    assert sorted({each.topic for each in snapshot.wanted()}) == ["other", "t", "u"]
+    assert sorted(snapshot.subscriptions()) == ["g_a", "g_b", "g_c"]
 
 
 async def test_reports_plans_that_cannot_be_made(zookeeper: MemoryZooKeeper) -> None:
     async with zookeeper.session() as zk:
         with pytest.raises(NotFoundError, match="no group 'x'"):
             await read_v07_snapshot(zk, "x", brokers=False)
-        zookeeper.put("/consumers/g/ids/g_c", b"{broken")
-        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
-        with pytest.raises(RegistryError, match="member g_c"):
-            snapshot.subscriptions()
-        assert snapshot.view.members["g_c"].subscription is None
-        zookeeper.remove("/consumers/g/ids")
-        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
-        with pytest.raises(NotFoundError, match="no members now"):
-            snapshot.subscriptions()
+    zookeeper.put("/consumers/g/ids/g_c", b"{broken")
+    snapshot = await look(zookeeper)
+    with pytest.raises(RegistryError, match="member g_c"):
+        snapshot.subscriptions()
+    assert snapshot.view.members["g_c"].subscription is None
+    zookeeper.remove("/consumers/g/ids")
+    with pytest.raises(NotFoundError, match="no members now"):
+        (await look(zookeeper)).subscriptions()
 
 
 async def test_shows_clients_with_another_rule_as_owners(
@@ -114,8 +114,7 @@ async def test_shows_clients_with_another_rule_as_owners(
 ) -> None:
     zookeeper.put("/consumers/g/ids/some id", b'{ "t": 1 }', session_id=7)
     zookeeper.put("/consumers/g/owners/t/0-1", b"some id", session_id=7)
-    async with zookeeper.session() as zk:
-        snapshot = await read_v07_snapshot(zk, "g", brokers=False)
+    snapshot = await look(zookeeper)
     capsys.readouterr()
     show_report(snapshot, as_json=False)
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]

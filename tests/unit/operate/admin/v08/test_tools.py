@@ -120,6 +120,13 @@ def offsets_of(*parts: tuple[int, int, int]) -> Answer:
     return {"topics": [{"name": "t", "partitions": told}]}
 
 
+def planner(*answers: Answer, committed: dict[TopicPartition, int] | None = None) -> V08ChangePlanner:
+    """For a group in ZooKeeper; `answers` of the leader to LIST_OFFSETS: by default, the log has 3 to 8."""
+    client, _ = cluster(ListOffsets=answers or [offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
+    snapshot = V08GroupSnapshot(GroupView("g", offsets=committed or {}), {"t": (0, 1)})
+    return V08ChangePlanner(snapshot, V08BrokerLogs(client))
+
+
 async def test_reports_partitions_whose_ends_are_unknown() -> None:
     client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     ranges = await V08BrokerLogs(client).ranges([T0, T1, T2, T0])
@@ -148,28 +155,24 @@ async def test_finds_a_time_by_segments_and_by_messages() -> None:
 
     for told, after, note in (((5,), 5, "whole segments"), ((), 3, "whole segments")):
         client, channel = cluster(old, ListOffsets=[by_segment(3), by_segment(9), by_segment(*told)])
-        planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
-        [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
+        planned = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+        [change] = await planned.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
         assert (change.after, note in (change.note or "")) == (after, True)
         asked = [body["topics"][0]["partitions"][0] for name, _, body in channel.asked if name == "ListOffsets"]
         assert [each["timestamp"] for each in asked] == [-2, -1, 1000]
-    client, _ = cluster(ListOffsets=[offsets_of((0, 0, at)) for at in (3, 9, -1)])
-    planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
-    [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
+    planned = planner(*(offsets_of((0, 0, at)) for at in (3, 9, -1)))
+    [change] = await planned.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
     assert (change.after, change.note) == (9, "all messages in the log are older")
 
 
-async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
-    snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)})
-    for by, after in ((2, 7), (-9, 3), (99, 8)):
-        client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-        [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(client)).reset(
-            [T0], OffsetTarget(OffsetTargetKind.SHIFT, by)
-        )
-        assert (change.before, change.after, change.note is None) == (5, after, by == 2)
-    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-    planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
-    [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1))
+@pytest.mark.parametrize(("by", "after"), [(2, 7), (-9, 3), (99, 8)])
+async def test_shift_stops_at_the_ends(by: int, after: int) -> None:
+    [change] = await planner(committed={T0: 5}).reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, by))
+    assert (change.before, change.after, change.note is None) == (5, after, by == 2)
+
+
+async def test_shift_needs_an_offset() -> None:
+    [change] = await planner().reset([T0], OffsetTarget(OffsetTargetKind.SHIFT, 1))
     assert (change.unknown, change.problem) == (True, "no committed offset to shift")
 
 
@@ -177,9 +180,7 @@ async def test_shift_stops_at_the_ends_and_needs_an_offset() -> None:
 async def test_current_offset_is_limited_to_the_log_and_its_end_where_none_is_committed(
     committed: dict[TopicPartition, int], after: int
 ) -> None:
-    client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
-    planner = V08ChangePlanner(V08GroupSnapshot(GroupView("g", offsets=committed), {"t": (0,)}), V08BrokerLogs(client))
-    [change] = await planner.reset([T0], OffsetTarget(OffsetTargetKind.CURRENT))
+    [change] = await planner(committed=committed).reset([T0], OffsetTarget(OffsetTargetKind.CURRENT))
     assert (change.after, change.problem) == (after, None)
 
 
@@ -331,10 +332,10 @@ async def test_reports_an_unsupported_pattern_as_a_problem() -> None:
 async def test_rejects_changes_in_zookeeper_of_offsets_that_a_broker_keeps() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
     assert [snapshot.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
-    planner = V08ChangePlanner(snapshot, V08BrokerLogs(None))
+    planned = V08ChangePlanner(snapshot, V08BrokerLogs(None))
     for changes in (
-        await planner.set_to({T1: 7}), await planner.set_to({T1: None}),
-        await planner.reset([T1], OffsetTarget(OffsetTargetKind.EARLIEST)),
+        await planned.set_to({T1: 7}), await planned.set_to({T1: None}),
+        await planned.reset([T1], OffsetTarget(OffsetTargetKind.EARLIEST)),
     ):  # fmt: skip
         assert [(change.moves, change.unknown) for change in changes] == [(False, True)]
         assert "--bootstrap-server" in (changes[0].problem or "")
