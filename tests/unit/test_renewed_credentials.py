@@ -114,7 +114,7 @@ class Identity:
         return x509.load_pem_x509_certificate(self.certificate.read_bytes()).serial_number
 
     @property
-    def files(self) -> dict[str, Path]:
+    def files(self) -> dict[str, Any]:
         return {"ca": self.authority, "certificate": self.certificate, "key": self.key}
 
 

@@ -16,7 +16,7 @@ from datetime import date, time
 from enum import Enum
 from functools import cache
 from inspect import get_annotations
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, dataclass_transform, get_args, get_type_hints
 
 from consumerd.base.settings.kind import Finite, Ge, Gt, Le, Lt, Unit, ValueKind, kind_of
 
@@ -172,6 +172,8 @@ class BrokenRulesError(ValueError):
         super().__init__("; ".join(rule if isinstance(rule, str) else rule.sentence for rule in self.rules))
 
 
+# Type checkers know the constructors' keywords by it; every field counts as one that may be left out.
+@dataclass_transform(kw_only_default=True, frozen_default=True)
 class Section:
     """A table of the file. Unknown keys are errors.
 

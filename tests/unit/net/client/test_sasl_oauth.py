@@ -49,8 +49,8 @@ def server(shared_server: TokenServer) -> Iterator[TokenServer]:
 
 
 def section(server: TokenServer, **keys: Any) -> SaslSection:
-    keys = {"token_endpoint": server.url, "user": CLIENT, "password": SecretStr(CLIENT_SECRET)} | keys
-    return SaslSection(mechanism="OAUTHBEARER", **keys)
+    given: dict[str, Any] = {"token_endpoint": server.url, "user": CLIENT, "password": SecretStr(CLIENT_SECRET)} | keys
+    return SaslSection(mechanism="OAUTHBEARER", **given)
 
 
 def token_in(first: bytes) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.member.offsets.choice import OffsetSettings
+from consumerd.member.offsets.choice import OffsetSettings, Storage
 from consumerd.service.config.build import build_offset_settings
 from consumerd.service.config.effective import effective_values
 from consumerd.service.config.example import example_toml
@@ -289,7 +289,7 @@ def test_never_prints_secrets(tmp_path: Path) -> None:
     ],
 )
 def test_derives_the_offset_store_from_the_coordination(
-    tmp_path: Path, coordination: str, offsets: str, storage: str
+    tmp_path: Path, coordination: str, offsets: str, storage: Storage
 ) -> None:
     what = "partitions = { t = [0] }" if coordination == "fixed" else "topics = { t = 1 }"
     said = f'offsets = "{offsets}"' if offsets else ""

@@ -251,7 +251,7 @@ def test_encrypted_key_opens_with_its_password_only(tmp_path: Path) -> None:
     lock = serialization.BestAvailableEncryption(MARKER.encode())
     pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     key.write_bytes(plain.private_bytes(pem, form, lock))
-    files = {"certificate": certificate, "key": key}
+    files: dict[str, Any] = {"certificate": certificate, "key": key}
     build_tls(TlsSection(**files, key_password=SecretStr(MARKER)), "kafka.tls")
     build_server_tls(HealthTlsSection(**files, key_password=SecretStr(MARKER)))
     wrong = f"{MARKER}-wrong"

@@ -52,9 +52,9 @@ def test_refuses_a_token_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_refuses_certificates_that_cannot_be_used(tmp_path: Path) -> None:
-    tls = {"certificate": tmp_path / "none", "key": tmp_path / "none"}
+    tls = HealthTlsSection(certificate=tmp_path / "none", key=tmp_path / "none")
     with pytest.raises(ConfigError, match=r"health\.tls\.certificate: .*: No such file"):
-        check_http(HealthSection(listen="127.0.0.1:0", tls=HealthTlsSection(**tls)))
+        check_http(HealthSection(listen="127.0.0.1:0", tls=tls))
 
 
 async def test_serves_the_status_to_client_certificates_alone(tmp_path: Path) -> None:
