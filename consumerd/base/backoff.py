@@ -11,27 +11,23 @@ from consumerd.base.ports import Clock
 class Backoff:
     """Delays in seconds: from `smallest`, doubling up to `largest`, each shortened by up to a half at random."""
 
-    __slots__ = ("_attempts", "_largest", "_rng", "_smallest")
+    __slots__ = ("_largest", "_rng", "_smallest", "attempts")
 
     def __init__(self, smallest: float, largest: float, rng: Random) -> None:
         self._smallest = smallest
         self._largest = largest
         self._rng = rng
-        self._attempts = 0
-
-    @property
-    def attempts(self) -> int:
-        """Number of delays since the last reset."""
-        return self._attempts
+        #: Number of delays since the last reset.
+        self.attempts = 0
 
     def reset(self) -> None:
         """Begin with the smallest delay again."""
-        self._attempts = 0
+        self.attempts = 0
 
     def next(self) -> float:
         """Return the next delay."""
-        delay = min(self._largest, self._smallest * 2.0 ** min(self._attempts, 60))
-        self._attempts += 1
+        delay = min(self._largest, self._smallest * 2.0 ** min(self.attempts, 60))
+        self.attempts += 1
         return delay * (1 - self._rng.random() / 2)
 
 

@@ -162,6 +162,10 @@ class NativeRecords(Protocol):
         """The bytes of memory held for them."""
         ...
 
+    def timestamp(self, number: int, /) -> int | None:
+        """As `RecordSet.timestamp_at`. Raises IndexError."""
+        ...
+
     #: The leader epoch of what was read, if that had one; `read` stops at another one.
     leader_epoch: int | None
 

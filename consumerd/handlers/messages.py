@@ -307,6 +307,11 @@ class Batch(Sequence[bytes]):
         self._handled = handled
         self.counted = True
 
+    def mark_all(self) -> None:
+        """As `mark`, of all messages."""
+        if not self.counted or self._handled < self._length:
+            self.mark(self._length)
+
     def mark_taken(self, messages: Iterator[object], end: int) -> None:
         """Count each of `messages`, of which the last one is number `end` - 1, as handled when the next one is taken.
 

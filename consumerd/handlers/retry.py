@@ -190,7 +190,7 @@ class _Retrying(Handler):
             exhausted = await self._exhausted_after(error, batch, failures, self._policy.max_attempts)
         if exhausted is not None:
             await self._give_up_each(batch, exhausted)
-        batch.mark(len(batch))
+        batch.mark_all()
 
     async def _give_up_each(self, batch: Batch, exhausted: _Failures) -> None:
         """Apply the policy to each unit of `batch` that fails, the first one at its front, and handle the others."""

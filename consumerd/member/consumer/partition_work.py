@@ -254,7 +254,7 @@ class PartitionWork:
             return
         # As `_admit` has it: nothing was awaited since the seeks and the lane were looked at.
         if self._rate.unlimited and self._fence.allows(self.session_id):
-            await self._handle(batch, span, seeks)
+            await self._handle(batch, span, seeks, length)
             return
         handled = 0
         while handled < length:
@@ -263,7 +263,7 @@ class PartitionWork:
             if not count:
                 return
             part = rest if handled + count == length else rest.part(0, count)
-            await self._handle(part, part, seeks)
+            await self._handle(part, part, seeks, count)
             handled += count
 
     async def _admit(self, batch: Batch, seeks: int) -> int:
@@ -302,8 +302,8 @@ class PartitionWork:
         if waiting is not None:
             waiting.reschedule(asyncio.get_running_loop().time())
 
-    async def _handle(self, batch: Batch, span: Batch | Content, seeks: int) -> None:
-        """Call the handler now. `span`: as in `_hand_over`."""
+    async def _handle(self, batch: Batch, span: Batch | Content, seeks: int, length: int) -> None:
+        """Call the handler now. `span`: as in `_hand_over`; `length`: the number of messages."""
         self._began = self._clock.monotonic()
         self._in_hand = seeks, batch
         self._fence.hold()
@@ -317,7 +317,7 @@ class PartitionWork:
         finally:
             self._in_hand = None
             self._fence.release()
-        self._done(seeks, batch, len(batch), span.next_offset, span.start_offset)
+        self._done(seeks, batch, length, span.next_offset, span.start_offset)
 
     def _done(self, seeks: int, batch: Batch, count: int, end: int, start: int) -> None:
         """Note that the first `count` messages are handled, which are those from `start` to `end`."""

@@ -59,7 +59,9 @@ class Flag:
         if self.state:
             return _DONE
         waiter = asyncio.get_running_loop().create_future()
-        # Those whose tasks were cancelled are still there.
-        self._waiters = [each for each in self._waiters or () if not each.done()]
-        self._waiters.append(waiter)
+        if self._waiters is None:
+            self._waiters = [waiter]
+        else:
+            # Those whose tasks were cancelled are still there.
+            self._waiters = [*(each for each in self._waiters if not each.done()), waiter]
         return waiter

@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 #: Seconds between log events of a partition that stays out of range: the first, and at most.
 REPORT_PAUSES: Final = (10.0, 3600.0)
+#: Of a response that moved the position.
+_PROGRESS: Final = FetchDecision(FetchOutcome.PROGRESS)
 #: What is found at an offset where no message begins.
 _UNREADABLE = (FetchOutcome.TORN, FetchOutcome.CORRUPT, FetchOutcome.OVERSIZE)  # a set has a hash computed in Python
 
@@ -242,15 +244,24 @@ class Fetcher:
         if response.readable_end >= 0 and self.log.topic_id is not None:
             self._end = response.readable_end
         settings = self._settings
-        decision = classify(
-            fetched,
-            received=len(response.data),
-            asked=response.asked,
-            size=settings.size,
-            max_size=settings.max_size,
+        # The rest of `classify`'s work, and a call less, where nothing is to be told from anything.
+        decision = (
+            _PROGRESS
+            if fetched.next_offset > fetched.start_offset
+            else classify(
+                fetched,
+                received=len(response.data),
+                asked=response.asked,
+                size=settings.size,
+                max_size=settings.max_size,
+            )
         )
         self._source.classified(decision.outcome, response, self.offset)
         self._services.counters.answered.add(self.partition)
+        if decision is _PROGRESS:
+            self._torn = None
+            self._progressed()
+            return
         unreadable = decision.outcome in _UNREADABLE
         if self._is_suspect(decision.outcome, len(response.data)) or (unreadable and self._source.is_doubtful()):
             await self._compare()  # that shows whether there is something to be read, and it is damaged
@@ -320,9 +331,7 @@ class Fetcher:
     async def _act(self, decision: FetchDecision) -> None:
         match decision.outcome:
             case FetchOutcome.PROGRESS:
-                self._recovered()
-                self._size = self._settings.size
-                self._proven = not self._source.idle  # what comes after a wait may be another log's
+                self._progressed()
             case FetchOutcome.EMPTY:
                 self._proven = False  # what comes next may be another log's
                 self._recovered()
@@ -336,6 +345,12 @@ class Fetcher:
                 self._continue_at(await self._policies.oversize(self.offset, decision))
             case FetchOutcome.CORRUPT:
                 self._continue_at(self._policies.corrupt(self.offset, decision))
+
+    def _progressed(self) -> None:
+        if self._failures.attempts:
+            self._recovered()
+        self._size = self._settings.size
+        self._proven = not self._source.idle  # what comes after a wait may be another log's
 
     def _continue_at(self, offset: int | None) -> None:
         """Continue at the offset that a policy chose; None: wait for the log to grow."""

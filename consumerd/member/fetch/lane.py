@@ -105,8 +105,9 @@ class Lane:
         """Release the bytes of a batch that the consumer has handled. Unknown batches are ignored."""
         _, reservation = self._in_hand.pop(id(batch), (None, None))
         if reservation is not None:
-            reservation.release()
-            self._update()
+            reservation.resize(0)
+            if not self._in_hand and not self._queue and not self._drained.state:
+                self._drained.set()
 
     async def wait_drained(self) -> None:
         """Return when nothing is queued and the consumer holds nothing."""

@@ -78,6 +78,10 @@ class SessionRequest(NamedTuple):
 _session_request: Final = partial(tuple.__new__, SessionRequest)
 
 
+#: A partition of its fields, without a call of Python code.
+made_fetch: Final = partial(tuple.__new__, PartitionFetch)
+
+
 def without_session(partitions: Collection[PartitionFetch]) -> SessionRequest:
     """Return a request for these partitions alone, which neither begins nor continues a session."""
     topics = {each.topic_id: each.topic for each in partitions}
@@ -105,8 +109,11 @@ class FetchSession:
 
     def ask(self, entry: PartitionFetch) -> None:
         """Ask for a partition from the next request on, in place of what was asked of it before."""
-        place = entry.topic, entry.partition
-        self.drop(place)
+        place = entry[:2]
+        if place in self._wanted:
+            self.drop(place)
+        else:
+            self._changed.setdefault(place, None)
         self._wanted[place] = entry  # last in line: requests without a session are answered in their order
         self._topics[entry.topic_id] = entry.topic
         self._numbers[entry.topic_id] = self._numbers.get(entry.topic_id, 0) + 1

@@ -317,6 +317,13 @@ impl Records {
         )
     }
 
+    /// The timestamp of record `number`; none where it has none, or one that is negative or does not have 64 bits.
+    #[pyo3(signature = (number, /))]
+    fn timestamp(&self, number: usize) -> PyResult<Option<i64>> {
+        let numbers = between(number, number.saturating_add(1), self.columns.times.len())?;
+        Ok(self.columns.times_between(numbers).next().flatten())
+    }
+
     /// The number behind the last of the values from number `first` to `stop` that have at most `size` bytes together, and how
     /// many these have.
     fn fitting(&self, first: usize, stop: usize, size: usize) -> PyResult<(usize, usize)> {

@@ -20,7 +20,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import structlog
@@ -50,7 +50,7 @@ from consumerd.wire import WireError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.errors import UnsupportedApiError
-from consumerd.wire.v08.fetch_session import PartitionFetch, Place
+from consumerd.wire.v08.fetch_session import Place, made_fetch
 from consumerd.wire.v08.records import RecordSet, decode_records
 from consumerd.wire.v08.schema import NO_UUID
 
@@ -66,6 +66,10 @@ class _Leadership(NamedTuple):
     source: BrokerSource
     epoch: int
     topic_id: bytes | None
+
+
+#: One of its fields, without a call of Python code.
+_made_leadership: Final = functools.partial(tuple.__new__, _Leadership)
 
 
 class TopicZxids(Protocol):
@@ -149,7 +153,7 @@ class V08Source:
             self.doubt()
             return None
         leadership = self._compared  # the equal one that is kept anyway
-        source = self._reader(leadership.source)
+        source = leadership.source if self._replica is None else self._reader(leadership.source)
         await source.wait_out_quota()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
@@ -275,7 +279,7 @@ class V08Source:
     def _request(self, offset: int, size: int, log: LogId, epoch: int) -> PartitionRequest:
         topic_id, last_epoch = log.topic_id or NO_UUID, UNKNOWN if log.leader_epoch is None else log.leader_epoch
         topic, number = self._partition.topic, self._partition.partition
-        fetch = PartitionFetch(topic, number, offset, size, epoch, topic_id, last_epoch)
+        fetch = made_fetch((topic, number, offset, size, epoch, topic_id, last_epoch))
         return PartitionRequest(fetch, asyncio.get_running_loop().create_future())
 
     @property
@@ -469,7 +473,8 @@ class V08Brokers:
     def _leadership_of(self, node_id: int, partition: TopicPartition) -> _Leadership:
         topic = self._client.metadata.topics[partition.topic]
         topic_id = None if topic.id == NO_UUID else topic.id
-        return _Leadership(self._sources[node_id], topic.partitions[partition.partition].leader_epoch, topic_id)
+        epoch = topic.partitions[partition.partition].leader_epoch
+        return _made_leadership((self._sources[node_id], epoch, topic_id))
 
     async def created(self, topic: str) -> int | None:
         """Return the zxid at which the topic's node in ZooKeeper was created; None without ZooKeeper.

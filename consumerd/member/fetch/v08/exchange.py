@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from consumerd.base.errors import BrokerError
@@ -43,22 +42,28 @@ class Poller(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
 class PartitionRequest:
     """One partition in the next FETCH."""
 
-    fetch: PartitionFetch
-    #: None: ask again. Over a quota the broker answers without the partition; or the poll let go of it.
-    answer: asyncio.Future[FetchedPartition | None]
-    #: Of a request that is polled.
-    poller: Poller | None = None
-    #: Of a request that is polled: whether it stays while its answers are empty, as long as `poller` says so.
-    patient: bool = False
-    #: The topic and the number of the partition.
-    place: Place = field(init=False)
+    __slots__ = ("answer", "fetch", "patient", "place", "poller")
 
-    def __post_init__(self) -> None:
-        self.place = self.fetch.topic, self.fetch.partition
+    def __init__(
+        self,
+        fetch: PartitionFetch,
+        answer: asyncio.Future[FetchedPartition | None],
+        poller: Poller | None = None,
+        *,
+        patient: bool = False,
+    ) -> None:
+        self.fetch = fetch
+        #: None: ask again. Over a quota the broker answers without the partition; or the poll let go of it.
+        self.answer = answer
+        #: Of a request that is polled.
+        self.poller = poller
+        #: Of a request that is polled: whether it stays while its answers are empty, as long as `poller` says so.
+        self.patient = patient
+        #: The topic and the number of the partition.
+        self.place: Place = fetch[:2]
 
     def deliver(self, part: FetchedPartition) -> bool:
         """Let the poller take the answer, unless there is one; the fetcher raises what that raises.

@@ -111,10 +111,11 @@ class Polls:
 
     def _add(self, request: PartitionRequest) -> None:
         place = request.place
+        if not self._waiting:
+            self._filled.set()
         self._waiting[place] = request
         self._size += request.fetch.max_bytes
         self._session.ask(request.fetch)
-        self._filled.set()
         if self._under_way:
             self._newcomers[place] = request
             self._came.set()
@@ -124,8 +125,9 @@ class Polls:
     def _remove(self, request: PartitionRequest) -> None:
         if self._waiting.get(request.place) is not request:
             return  # another fetcher of the partition has replaced it
-        for requests in (self._waiting, self._newcomers, self._hurried):
-            requests.pop(request.place, None)
+        del self._waiting[request.place]
+        self._newcomers.pop(request.place, None)
+        self._hurried.pop(request.place, None)
         self._size -= request.fetch.max_bytes
         self._session.drop(request.place)
 

@@ -9,7 +9,6 @@ of its own, and each of them is a position that can be committed.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,10 +87,6 @@ class RecordRun(NamedTuple):
         return timestamp if self.timestamp_type is not TimestampType.NONE and 0 <= timestamp < 1 << 63 else None
 
 
-#: Bytes of a value or key up to which a native record is copied to look at its timestamp.
-_SMALL = 1 << 16
-#: The validity of one value that is null, and a value, in this machine's order.
-_NULL, _INT64 = b"\0", struct.Struct("=q")
 _TYPES = (TimestampType.NONE, TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 _FIRST = attrgetter("first")
 _SUCCESSOR = (1).__add__
@@ -181,15 +176,10 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
     def timestamp_at(self, number: int) -> int | None:
         """The timestamp of record `number`, in milliseconds; None where it has none.
 
-        Of native records neither objects nor runs are made, unless the record is large.
+        Of native records neither objects nor runs are made.
         """
         if self._native is not None and not self._runs:
-            try:
-                *_, found = self._native.arrow(number, number + 1, self.next_offset, _SMALL, False)
-            except OverflowError:
-                pass
-            else:
-                return None if found is None or found[0] == _NULL else _INT64.unpack(found[1])[0]
+            return self._native.timestamp(number)
         run = self.runs[bisect_right(self.runs, number, key=_FIRST) - 1]
         return run.timestamp(number - run.first)
 
