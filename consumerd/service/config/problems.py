@@ -29,6 +29,7 @@ from consumerd.service.config.validation import (
     known_keys,
     overridden,
     table_of,
+    variables,
 )
 
 _Section = TypeVar("_Section", bound=Section)
@@ -207,8 +208,8 @@ def _place(path: KeyPath, document: Mapping[str, Any]) -> tuple[int | None, str 
     for length in range(len(path), 0, -1):
         if path[:length] in lines:
             return lines[path[:length]], None
-        if inner := _variables_under(path[:length]):
-            return None, inner[0]
+        if inner := [name for name, at in variables() if len(at) > length and at[:length] == path[:length]]:
+            return None, min(inner)
     return None, None
 
 
@@ -218,12 +219,8 @@ def _lines(document: Mapping[str, Any]) -> Mapping[KeyPath, int]:
 
 def _variable(path: KeyPath) -> str | None:
     """The environment variable whose value has the key at `path`."""
-    names = {name.upper(): name for name in os.environ}
-    for length in range(min(len(path), 3), 0, -1):
-        name = f"{PREFIX}{DELIMITER.join(str(part) for part in path[:length])}".upper()
-        if name in names and (length == len(path) or _has(os.environ[names[name]], path[length:])):
-            return names[name]
-    return None
+    setting = [(name, path[len(at) :]) for name, at in variables() if at == path[: len(at)]]
+    return next((name for name, rest in reversed(setting) if not rest or _has(os.environ[name], rest)), None)
 
 
 def _has(text: str, path: KeyPath) -> bool:
@@ -240,23 +237,15 @@ def _has(text: str, path: KeyPath) -> bool:
     return True
 
 
-def _variables_under(path: KeyPath) -> list[str]:
-    prefix = f"{PREFIX}{DELIMITER.join(str(part) for part in path)}{DELIMITER}".upper()
-    return sorted(name for name in os.environ if name.upper().startswith(prefix))
-
-
 def unknown_variables(whole: type[Section]) -> list[Problem]:
     """The problems of CONSUMERD_ variables that do not name a table."""
-    tables = {name.upper() for name in whole.fields}
     problems = []
-    for name in sorted(os.environ):
-        table, nested, _ = name.upper().removeprefix(PREFIX).partition(DELIMITER)
-        if not name.upper().startswith(PREFIX) or table in tables:
-            continue
-        near = nearest(table, tables, cutoff=0.6 if nested else 0.8)
-        if nested or near:  # without a key it may belong to another program
-            meant = f", did you mean {name[: len(PREFIX)]}{near}{nested}...?" if near else "."
-            problems.append(Problem(f"there is no table of this name{meant}", variable=name))
+    for name, (table, *within) in variables():
+        near = None if table in whole.fields else nearest(table, whole.fields, cutoff=0.6 if within else 0.8)
+        if table not in whole.fields and (within or near):  # without a key it may belong to another program
+            meant = f"{name[: len(PREFIX)]}{(near or '').upper()}{DELIMITER if within else ''}"
+            said = f", did you mean {meant}...?" if near else "."
+            problems.append(Problem(f"there is no table of this name{said}", variable=name))
     return problems
 
 
