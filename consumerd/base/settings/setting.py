@@ -195,6 +195,8 @@ class Section:
         cls.fields = {}
         cls.tuned = frozenset().union(*(table.tuned for table in tables))
         for name, text in own.items():
+            if hasattr(Section, name):
+                raise TypeError(f"{cls.__name__}.{name} is the name of an attribute of all tables: give it an alias")
             said = vars(cls).get(name, _REQUIRED)
             if isinstance(said, TunedValue):
                 cls.tuned |= {name}

@@ -121,6 +121,11 @@ def test_shortest_configuration_equals_the_default_settings() -> None:
     by_zookeeper = parse({"group": {"id": "g", "topics": {"t": 1}}}, "a test", environment=False)
     built = build_settings(by_zookeeper, clock=clock, rng=rng)
     assert built == ConsumerSettings("g", built.consumer_id, StaticSubscription({"t": 1}))
+    # What is read of a file is what the member has: a new key needs its declaration and its use, and nothing between.
+    assert built.fetch is by_zookeeper.fetch
+    assert built.commit is by_zookeeper.commit
+    assert built.handler is by_zookeeper.handler
+    assert built.membership is by_zookeeper.rebalance
     assert build_connection_settings(by_zookeeper) == ConnectionSettings()
     by_kafka = parse({"group": {"id": "g", "topics": {"t": 1}, "coordination": "kafka"}}, "a test", environment=False)
     assert CoordinationSettings.of(by_kafka.group, by_kafka.rebalance) == CoordinationSettings()
