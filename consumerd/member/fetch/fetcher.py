@@ -381,7 +381,7 @@ class Fetcher:
 
     async def _back_off(self, event: str, reason: str) -> None:
         if not self._failures.attempts:
-            log.warning(event, partition=str(self.partition), offset=self.offset, reason=reason)
+            self._services.failures.add(event, self.partition, self.offset, reason)
         await self._services.clock.sleep(self._failures.next())
 
     def _recovered(self) -> None:

@@ -41,6 +41,28 @@ log = structlog.get_logger(__name__)
 TORN_CHECK_INTERVAL = 10.0
 
 
+class FetchFailures:
+    """Logs failed fetches: once for all partitions that fail in one turn of the event loop for the same reason."""
+
+    __slots__ = ("_new",)
+
+    def __init__(self) -> None:
+        self._new: dict[tuple[str, str], list[tuple[TopicPartition, int]]] = {}
+
+    def add(self, event: str, partition: TopicPartition, offset: int, reason: str) -> None:
+        """Log a failure at `offset` in the next turn, when the other partitions of the request have failed, too."""
+        if not self._new:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._new.setdefault((event, reason), []).append((partition, offset))
+
+    def _write(self) -> None:
+        for (event, reason), failed in self._new.items():
+            partition, offset = failed[0]
+            others = {"more": len(failed) - 1} if len(failed) > 1 else {}
+            log.warning(event, partition=str(partition), offset=offset, **others, reason=reason)
+        self._new.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class FetchServices:
     """The services that all fetchers share."""
@@ -54,6 +76,7 @@ class FetchServices:
     counters: FetchCounters = field(default_factory=FetchCounters)
     #: Held while an answer is decoded that takes more than one step: one at a time, as each may become large.
     decoding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    failures: FetchFailures = field(default_factory=FetchFailures)
 
 
 class FetchingOverError(Exception):

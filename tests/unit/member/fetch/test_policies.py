@@ -16,7 +16,7 @@ from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.settings.processing import BadMessagePolicy, OutOfRangePolicy
 from consumerd.member.fetch.errors import CorruptPartitionError, MessageTooLargeError
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
-from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies
+from consumerd.member.fetch.policies import FetchFailures, FetchingOverError, FetchPolicies
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.batch import memory_of
@@ -378,3 +378,23 @@ async def test_skips_nothing_that_ends_beyond_every_offset() -> None:
     r = Decided(None, corrupt=SKIP)
     assert await r.decide(CORRUPT, 2**63 - 1) == 2**63 - 1
     assert r.queued == [(100, 2**63 - 1, 0, UNKNOWN_LOG)]
+
+
+async def test_logs_a_failure_of_many_partitions_in_one_line() -> None:
+    failures = FetchFailures()
+    partitions = [TopicPartition.numbered("t", number) for number in range(3)]
+    with capture_logs() as logs:
+        for offset, partition in enumerate(partitions):
+            failures.add("fetch_failed", partition, offset, "the broker is gone")
+        failures.add("fetch_refused", partitions[1], 7, "the broker is gone")
+        assert logs == []  # more may follow in this turn of the loop
+        await asyncio.sleep(0)
+        failures.add("fetch_failed", partitions[2], 9, "the broker is gone")
+        await asyncio.sleep(0)
+    assert [(each["event"], each["partition"], each["offset"], each.get("more")) for each in logs] == [
+        ("fetch_failed", "t/0", 0, 2),
+        ("fetch_refused", "t/1", 7, None),
+        ("fetch_failed", "t/2", 9, None),
+    ]
+    assert {each["reason"] for each in logs} == {"the broker is gone"}
+    assert {each["log_level"] for each in logs} == {"warning"}
