@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.base.errors import ExitCode
+from consumerd.base.errors import ExitCode, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.archive_work import layout_option, show_findings
 from consumerd.cli.config_option import Decorated, together
@@ -79,13 +79,17 @@ def command(
     if section is not None:
         code = report_unread(found.findings, found.unreadable, "offsets may be too old", "commits")
         return max(code, restore_offsets(found, section, sources, groups, layout=layout, as_json=as_json, **target))
+    missing = set(groups) - {key.group for key in found.offsets}
     if groups:
         found.offsets = {key: offset for key, offset in found.offsets.items() if key.group in groups}
     if as_json:
         _show_json(found)
     else:
         _show_rows(found)
-    return report_unread(found.findings, found.unreadable, "offsets may be too old", "commits")
+    code = report_unread(found.findings, found.unreadable, "offsets may be too old", "commits")
+    if missing:
+        raise NotFoundError(f"the archive has no committed offsets of the groups {', '.join(sorted(missing))}")
+    return code
 
 
 def _show_json(found: ArchivedOffsets) -> None:

@@ -23,7 +23,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.messages import KeyedMessage
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.copies import copy_of, list_folder
-from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
+from consumerd.storage.archives.errors import CorruptSegmentError, MissingTopicsError, NoSourceError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
 from consumerd.storage.archives.sources import SegmentSource
@@ -268,8 +268,8 @@ def find_archived(
         if name.topic in wanted:
             partition = TopicPartition.numbered(name.topic, name.partition)
             folders[partition][source.name.rpartition("/")[0]].append(ArchivedSegment(name.start, source))
-    if all_there and (missing := sorted(set(topics) - {partition.topic for partition in folders})):
-        raise NoSourceError(f"the archive has no segments of the topics {', '.join(missing)}; see `consumerd log ls`")
+    if all_there and (missing := set(topics) - {partition.topic for partition in folders}):
+        raise MissingTopicsError(missing)
     if all_there and not folders:
         raise NoSourceError("the archive has no segments of a topic to replay; see `consumerd log ls`")
     return [_chosen(partition, copies, existing, scanned) for partition, copies in sorted(folders.items())]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from consumerd.base.errors import ConfigError, ConsumerdError, CorruptDataError, ExitCode, NotFoundError
 from consumerd.storage import StorageError
 
@@ -12,6 +14,14 @@ class MissingExtraError(ConfigError):
 
 class NoSourceError(NotFoundError):
     """A path or URL names nothing that can hold segments."""
+
+
+class MissingTopicsError(NoSourceError):
+    """Topics that were named have no segments in the archive."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        names = ", ".join(sorted(topics))
+        super().__init__(f"the archive has no segments of the topics {names}; see `consumerd log ls`")
 
 
 class CorruptSegmentError(CorruptDataError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -18,7 +19,12 @@ from pathlib import Path
 from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
 from consumerd.storage.archives.copies import without_other_copies
-from consumerd.storage.archives.errors import DuplicateSegmentError, InterruptedWorkError, OutputFolderError
+from consumerd.storage.archives.errors import (
+    DuplicateSegmentError,
+    InterruptedWorkError,
+    MissingTopicsError,
+    OutputFolderError,
+)
 from consumerd.storage.archives.export_worker import ExportTask, SegmentExported, export_source, wanted
 from consumerd.storage.archives.findings import ArchiveFinding, SegmentSummary
 from consumerd.storage.archives.isolation import find_uncommitted
@@ -92,8 +98,9 @@ class ArchiveExport:
     def run(self) -> ExportReport:
         """Export the segments that are not exported yet.
 
-        Raises OutputFolderError, WriteFailedError, MissingExtraError, DuplicateSegmentError, CorruptSegmentError if the
-        policy requires it, InterruptedWorkError, WorkerDiedError. After any of them the next run continues.
+        Raises MissingTopicsError, OutputFolderError, WriteFailedError, MissingExtraError, DuplicateSegmentError,
+        CorruptSegmentError if the policy requires it, InterruptedWorkError, WorkerDiedError. After any of them the next
+        run continues.
         """
         if self._options.format is ExportFormat.PARQUET:
             require_parquet()
@@ -101,6 +108,7 @@ class ArchiveExport:
             self._manifest = load(self._folder.read_manifest(), self._options)
             self._outputs = self._manifest.outputs()
             self._folder.clean(self._outputs.__contains__)
+            self._require_topics()
             if self._options.read_committed:
                 sources, workers = self._sources, self._workers
                 self._left_out = find_uncommitted(sources, self._options, workers=workers, stop=self._stop)
@@ -118,6 +126,17 @@ class ArchiveExport:
             finally:
                 self._save()
             return self._report()
+
+    def _require_topics(self) -> None:
+        """Raise MissingTopicsError for topics that are not there. What is in a packed tar is known when it was read."""
+        if any(source.is_tar for source in self._sources):
+            return
+        there = {entry.summary.name.topic for entry in self._manifest.entries.values() if entry.summary.name}
+        for source in self._sources:
+            with suppress(MisnamedSegmentError):
+                there.add(self._layout.name(source.name).topic)
+        if missing := self._options.topics - there:
+            raise MissingTopicsError(missing)
 
     def _plan(self) -> list[ExportTask]:
         """The tasks that are left, the largest first, and the manifest entries that are still valid."""

@@ -53,6 +53,13 @@ def test_shows_those_of_a_group_at_a_time(archive: Path, capsys: pytest.CaptureF
     assert rows(capsys.readouterr().out) == [["a", "events/0", "10"], ["a", "events/1", "20"]]
 
 
+def test_names_a_group_that_the_archive_does_not_have(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "offsets", "--group", "b", "--group", "nosuch", str(archive)]) == ExitCode.NOT_FOUND
+    said = capsys.readouterr()
+    assert rows(said.out) == [["b", "events/0", "5"]]
+    assert "no committed offsets of the groups nosuch" in said.err
+
+
 def test_json_is_what_offsets_import_reads(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["log", "offsets", "--json", str(archive)]) == ExitCode.OK
     out = capsys.readouterr().out

@@ -25,6 +25,7 @@ from consumerd.storage.archives.errors import (
     DuplicateSegmentError,
     InterruptedWorkError,
     MissingExtraError,
+    MissingTopicsError,
     OutputFolderError,
     WriteFailedError,
 )
@@ -252,6 +253,16 @@ def test_selects_topics_and_offsets(
         export(tmp_path / "log", out=out)
     report = export(tmp_path / "log", out=out, topics=frozenset({"b"}), first=16, last=61)
     assert (report.made, report.rows, files(out).keys() == {"b/0"}) == (1, 3, False)
+
+
+def test_rejects_topics_that_the_archive_does_not_have(
+    tmp_path: Path, out: Path, segments: Segments, export: RunExport, files: Files
+) -> None:
+    segments(tmp_path / "log" / "a-0", HELLO)
+    with pytest.raises(MissingTopicsError, match="no segments of the topics b, c; see"):
+        export(tmp_path / "log", out=out, topics=frozenset({"c", "a", "b"}))
+    assert files(out) == {}
+    assert export(tmp_path / "log", out=out, topics=frozenset({"a"}), first=10_000).rows == 0  # it has the topic
 
 
 def test_exports_compressed_segments_and_tars(log: Path, tmp_path: Path, export: RunExport, files: Files) -> None:
