@@ -83,11 +83,11 @@ class SchemaRegistry:
         what = f"schema {key}"
         document, schema_type = self._usable(f"schemas/{kind}/{quote(path, safe='')}", what)
         references: dict[str, str] = {}
-        self._add_references(document, what, references, set())
+        self._add_references(document, schema_type, what, references, set())
         return RegisteredSchema(schema_type, self._text(document, what), references)
 
     def _add_references(
-        self, document: Mapping[str, Any], what: str, found: dict[str, str], seen: set[tuple[str, int]]
+        self, document: Mapping[str, Any], kind: str, what: str, found: dict[str, str], seen: set[tuple[str, int]]
     ) -> None:
         """Add what `document` refers to, and first of all what that refers to."""
         listed = document.get("references") or []
@@ -103,14 +103,14 @@ class SchemaRegistry:
             if len(seen) > _MOST_REFERENCES:
                 raise DecodeError(f"{what} refers to more than {_MOST_REFERENCES} other schemas")
             of = f"version {version} of {subject}, to which {what} refers"
-            referred, _ = self._usable(f"subjects/{quote(subject, safe='')}/versions/{version}", of)
-            self._add_references(referred, what, found, seen)
+            referred, _ = self._usable(f"subjects/{quote(subject, safe='')}/versions/{version}", of, kind)
+            self._add_references(referred, kind, what, found, seen)
             found[name] = self._text(referred, of)
 
-    def _usable(self, path: str, what: str) -> tuple[dict[str, Any], str]:
-        """The schema at `path`, in the form in which it is used, and its type."""
+    def _usable(self, path: str, what: str, kind: str | None = None) -> tuple[dict[str, Any], str]:
+        """The schema at `path`, in the form in which it is used, and its type, which is `kind` if that is known."""
         document = self._get(path, what)
-        kind = self._type_of(document, what)
+        kind = self._type_of(document, what) if kind is None else kind
         if kind in _FORMATS and not _is_base64(self._text(document, what)):
             document = self._get(f"{path}?format={_FORMATS[kind]}", what)
         return document, kind
