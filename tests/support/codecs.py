@@ -140,6 +140,7 @@ def record_facts(found: RecordSet) -> dict[str, Any]:
         "slices": [list(found[first:stop]) for first, stop in ((0, 3), (1, -1), (-2, None), (5, 2))],
         "offsets": found.offsets,
         "timestamps": found.timestamps,
+        "timestamp of each": [found.timestamp_at(number) for number in range(len(found))],
         "keys": found.keys,
         "headers": [headers.get(number, ()) for number in range(len(found))],
         "runs": [
