@@ -52,6 +52,7 @@ ENTRIES = (
     Entry("latency", ["--seconds", "2", "--rows", "5/8,200/8,20000/8,200/1000,send,0.7:200/8,0.7:5/4"]),
     Entry("idle", ["--seconds", "5"]),
     Entry("spark", ["--rounds", "3", "--megabytes", "220"]),
+    Entry("landing", ["--rounds", "3"], ["--rounds", "5", "--megabytes", "1024"]),
     Entry("spark_kafka", ["--rounds", "2", "--messages", "500000"]),
     Entry("broker", ["--quick"], ["--rounds", "5"]),
 )

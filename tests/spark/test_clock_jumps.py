@@ -1,0 +1,175 @@
+"""A pipeline whose clock is set back and ahead, between runs and during them: events decide, and not the clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from consumerd.wire.v07 import encode_message_set
+
+DRIVER = Path(__file__).with_name("killed_driver.py")
+SOURCE = Path(__file__).parents[1] / "support" / "shifted_clock.c"
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR, DAY = 3_600, 86_400
+SECONDS = 60
+WINDOW = 10 * SECONDS
+WATERMARK = 10 * SECONDS
+
+
+class Clock:
+    """The clock of processes that have `environment`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "shift"
+        library = folder / "shifted_clock.so"
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("there is no C compiler")
+        subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True, timeout=60)
+        self.set(0)
+        self.environment = os.environ | {"LD_PRELOAD": str(library), "SHIFTED_CLOCK": str(self._file)}
+
+    def set(self, seconds: int) -> None:
+        """So far from the right time."""
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:
+            file.write(struct.pack("=q", seconds))
+
+    @contextmanager
+    def jumping(self) -> Iterator[None]:
+        """Several times per second, until the end of the block."""
+        ended = threading.Event()
+        rng = random.Random(1)
+
+        def jump() -> None:
+            while not ended.wait(rng.uniform(0.05, 0.3)):
+                self.set(rng.choice([0, -HOUR, DAY]))
+
+        thread = threading.Thread(target=jump)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+class Pipeline:
+    """Segments to which messages are added, and the tables that steps make of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._logs = folder / "logs" / "t-0"
+        self._logs.mkdir(parents=True)
+        self._end = self._minute = 0
+        self._root = folder / "lake"
+        self.sent: list[dict[str, Any]] = []
+        self.file = folder / "pipeline.toml"
+        self.file.write_text(
+            f'[spark]\nroot = "{self._root}"\nmaster = "local[2]"\n'
+            '[spark.config]\n"spark.ui.showConsoleProgress" = "false"\n'
+            f'[spark.pipelines.p.source]\npath = "{self._logs.parent}"\nsubscribe = "t"\nbroker = "0"\n'
+            '[spark.pipelines.p.refine]\nparse = "json"\nevent_time = "at"\n'
+            'fields = { at = "timestamp_ms", user = "string", number = "bigint" }\n'
+            '[spark.pipelines.p.aggregate]\nwindow = "10 minutes"\nwatermark = "10 minutes"\ngroup_by = ["user"]\n'
+        )
+
+    def add_events(self) -> None:
+        """Nine minutes of them."""
+        events = [
+            {
+                "at": round((START + timedelta(minutes=self._minute, seconds=6 * place)).timestamp() * 1000),
+                "user": f"u{place % 3}",
+                "number": len(self.sent) + place,
+            }
+            for place in range(90)
+        ]
+        self.sent += events
+        self._minute += 9
+        data = encode_message_set([json.dumps(event).encode() for event in events])
+        (self._logs / f"{self._end:020}.kafka").write_bytes(data)
+        self._end += len(data)
+
+    def rows(self, table: str, query: str) -> list[Any]:
+        """By readers that are not ours."""
+        files = [uri.removeprefix("file://") for uri in DeltaTable(str(self._root / "p" / table)).file_uris()]
+        return duckdb.execute(query.format(f"read_parquet({files!r})")).fetchall()
+
+    def must_be_complete(self) -> None:
+        """Each message is once in bronze and once in silver."""
+        values = self.rows("bronze", 'SELECT value FROM {} ORDER BY "offset", "index"')
+        assert [json.loads(value) for (value,) in values] == self.sent
+        assert self.rows("silver", "SELECT number FROM {} ORDER BY number") == [
+            (event["number"],) for event in self.sent
+        ]
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    return Clock(tmp_path)
+
+
+def run_at_all_times(clock: Clock, pipeline: Pipeline, run: Callable[[], None]) -> None:
+    for shift in (0, -HOUR, None, DAY, 0):
+        pipeline.add_events()
+        if shift is None:
+            with clock.jumping():
+                run()
+        else:
+            clock.set(shift)
+            run()
+
+
+@pytest.mark.slow
+def test_lake_loses_and_doubles_nothing_when_the_clock_jumps(clock: Clock, tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+
+    def run() -> None:
+        for step in ("land", "refine"):
+            command = [sys.executable, "-m", "consumerd", "lake", step, "-c", str(pipeline.file), "--workers", "1"]
+            subprocess.run(command, check=True, env=clock.environment, capture_output=True, timeout=120)
+
+    run_at_all_times(clock, pipeline, run)
+    pipeline.must_be_complete()
+    days = pipeline.rows("bronze", "SELECT DISTINCT date_trunc('hour', landed_at) FROM {}")
+    assert len(days) >= 3, "the clock did not jump"
+
+
+@pytest.mark.long  # every day: the same steps without Spark
+@pytest.mark.timeout(1500)
+def test_spark_closes_windows_by_events_when_the_clock_jumps(clock: Clock, tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    results: list[Any] = []
+
+    def run() -> None:
+        command = [sys.executable, str(DRIVER), str(pipeline.file), "land", "refine", "aggregate"]
+        done = subprocess.run(command, check=True, env=clock.environment, stdout=subprocess.PIPE, timeout=290)
+        results.append(json.loads(done.stdout.splitlines()[-1]))
+
+    run_at_all_times(clock, pipeline, run)
+    pipeline.must_be_complete()
+    events: Counter[tuple[float, str]] = Counter()
+    for event in pipeline.sent:
+        events[event["at"] // 1000 // WINDOW * WINDOW, event["user"]] += 1
+    found = pipeline.rows("aggregate", 'SELECT epoch(window_start), "user", count FROM {}')
+    windows = {(start, user): count for start, user, count in found}
+    assert len(windows) == len(found)
+    # Spark writes windows with the watermark of the batch before, so that of the last events is not in force yet.
+    reached = [pipeline.sent[number]["at"] / 1000 - WATERMARK for number in (-1, -91)]
+    assert windows == {each: events[each] for each in windows}, "a window was closed too early"
+    assert {each for each in events if each[0] + WINDOW <= reached[1]} <= windows.keys()
+    assert all(start + WINDOW <= reached[0] for start, _ in windows)
