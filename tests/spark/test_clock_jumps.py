@@ -23,7 +23,20 @@ from deltalake import DeltaTable
 
 from consumerd.wire.v07 import encode_message_set
 
-DRIVER = Path(__file__).with_name("killed_driver.py")
+#: Performs the steps once for each line that it reads.
+DRIVER = """
+import sys
+from pathlib import Path
+from consumerd.spark.run import run_pipeline
+from consumerd.spark.session import build_session
+from consumerd.spark.spec import load_spark
+spec = load_spark(Path(sys.argv[1]))
+session = build_session(spec.master, config=spec.config)
+for _ in sys.stdin:
+    run_pipeline(session, spec.pipeline(), ["land", "refine", "aggregate"])
+    print("done", flush=True)
+session.stop()
+"""
 SOURCE = Path(__file__).parents[1] / "support" / "shifted_clock.c"
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR, DAY = 3_600, 86_400
@@ -153,14 +166,21 @@ def test_lake_loses_and_doubles_nothing_when_the_clock_jumps(clock: Clock, tmp_p
 @pytest.mark.timeout(1500)
 def test_spark_closes_windows_by_events_when_the_clock_jumps(clock: Clock, tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path)
-    results: list[Any] = []
+    command = [sys.executable, "-c", DRIVER, str(pipeline.file)]
+    with subprocess.Popen(
+        command, env=clock.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        requests, answers = driver.stdin, driver.stdout
 
-    def run() -> None:
-        command = [sys.executable, str(DRIVER), str(pipeline.file), "land", "refine", "aggregate"]
-        done = subprocess.run(command, check=True, env=clock.environment, stdout=subprocess.PIPE, timeout=290)
-        results.append(json.loads(done.stdout.splitlines()[-1]))
+        def run() -> None:
+            print("run", file=requests, flush=True)
+            assert answers.readline() == "done\n"
 
-    run_at_all_times(clock, pipeline, run)
+        run_at_all_times(clock, pipeline, run)
+        requests.close()
+        assert driver.wait() == 0
     pipeline.must_be_complete()
     events: Counter[tuple[float, str]] = Counter()
     for event in pipeline.sent:
