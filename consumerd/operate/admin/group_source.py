@@ -116,15 +116,12 @@ class V07Groups(GroupSource):
 
     @property
     def logs(self) -> BrokerLogs:
-        """As of `GroupSource`."""
         return BrokerLogs(self._brokers, self._connect)
 
     async def names(self) -> list[str]:
-        """As of `GroupSource`."""
         return await self._view.read_groups()
 
     async def snapshot(self, group: str, *, brokers: bool = True) -> V07GroupSnapshot:
-        """As of `GroupSource`."""
         snapshot = await read_v07_snapshot(self.zk, group, brokers=brokers)
         self._brokers = snapshot.brokers
         return snapshot
@@ -139,12 +136,10 @@ class V07Groups(GroupSource):
         return await self._view.read_topics(names)
 
     async def unknown(self, group: str) -> V07GroupSnapshot:
-        """As of `GroupSource`."""
         await self.addresses()
         return V07GroupSnapshot(GroupView(group), {}, self._brokers)
 
     async def planner(self, snapshot: GroupSnapshot, topics: Collection[str]) -> V07ChangePlanner:
-        """As of `GroupSource`."""
         return V07ChangePlanner(snapshot.view, await self.topics(topics), self._brokers, self.logs)
 
     async def partitions(self, snapshot: GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
@@ -156,7 +151,6 @@ class V07Groups(GroupSource):
         return sorted(found, key=lambda partition: (partition.topic, partition.name))
 
     async def diagnosis_input(self, group: str) -> DiagnosisInput:
-        """As of `GroupSource`."""
         snapshot = await self.snapshot(group)
         logs = self.logs
         ranges = await logs.ranges(filter(snapshot.exists, snapshot.partitions()))

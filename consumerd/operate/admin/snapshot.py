@@ -168,7 +168,6 @@ class V07GroupSnapshot(GroupSnapshot):
         return {topic: self.topics[topic] for topic in self.view.subscribed(self.topics)}
 
     def plan(self) -> Assignment:
-        """Return the expected owner of each partition, by the rule that all members follow."""
         return self.view.plan(self.subscribed)
 
     def exists(self, partition: TopicPartition) -> bool:
@@ -176,7 +175,6 @@ class V07GroupSnapshot(GroupSnapshot):
         return partition.partition < self.topics.get(partition.topic, {}).get(partition.broker, 0)
 
     def absence(self, partition: TopicPartition) -> str:
-        """Return why a partition does not exist, as the end of a sentence."""
         count = self.topics.get(partition.topic, {}).get(partition.broker)
         if partition.broker not in self.brokers:
             return f"broker {partition.broker} is not registered"
@@ -189,7 +187,6 @@ class V07GroupSnapshot(GroupSnapshot):
         return partition.broker not in self.brokers
 
     def wanted(self) -> set[TopicPartition]:
-        """All partitions of subscribed topics."""
         return {each for topic, brokers in self.subscribed.items() for each in partitions_of(topic, brokers)}
 
     def partitions(self) -> list[TopicPartition]:

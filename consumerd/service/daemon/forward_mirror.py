@@ -52,11 +52,9 @@ class ForwardTarget:
     settings: ForwardSettings
 
     def check(self, config: Config) -> None:
-        """As `CopyTarget.check`."""
         build_bootstrap(self.section)
 
     async def build_handler(self, starting: Starting) -> ForwardHandler:
-        """As `CopyTarget.build_handler`."""
         config, settings, _, _, session, clock, rng = starting
         numbering, v08 = _BY_BROKER, True
         if session is not None and config.group.coordination == "zookeeper":

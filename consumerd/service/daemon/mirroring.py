@@ -89,7 +89,6 @@ class MirrorTarget:
     settings: ProducerSettings = field(default_factory=ProducerSettings)
 
     def check(self, config: Config) -> None:
-        """As `CopyTarget.check`."""
         if config.group.coordination != "zookeeper":
             raise ConfigError(
                 f"group.coordination must be 'zookeeper' for a mirror to Kafka 0.7, not {config.group.coordination!r}."
@@ -98,7 +97,6 @@ class MirrorTarget:
             refuse_same_place(config.zookeeper.connect, self.zookeeper)
 
     async def build_handler(self, starting: Starting) -> MirrorHandler:
-        """As `CopyTarget.build_handler`."""
         config, settings, monitor, stack, source, clock, rng = starting
         assert source is not None
         other = None

@@ -400,11 +400,9 @@ class _Service:
         return failure
 
     def held_for(self) -> float:
-        """As `Stoppable.held_for`."""
         return self._watch.held_for()
 
     def outcome(self, reason: str) -> ConsumerdError:
-        """As `Stoppable.outcome`."""
         return self._outcome() or StopForcedError(reason)
 
     async def _member(self) -> None:
@@ -446,7 +444,6 @@ class _Service:
     # -- stopping
 
     def request(self, request: StopRequest) -> None:
-        """As `Stoppable.request`."""
         if request.times > 1:
             self._force(f"second signal, {request.reason}")
             return

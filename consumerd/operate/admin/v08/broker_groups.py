@@ -167,7 +167,6 @@ class BrokerGroups(V08GroupSource):
         await self.client.retrying("find coordinators", lambda: self.client.find_coordinators(groups))
 
     async def snapshot(self, group: str, *, brokers: bool = True) -> V08GroupSnapshot:
-        """As of `GroupSource`."""
         described = await self._describe(group)
         view = GroupView(group)
         clients = {}

@@ -67,15 +67,12 @@ class V08GroupSource(GroupSource):
         """All topics, or those of `names` that exist."""
 
     async def unknown(self, group: str) -> V08GroupSnapshot:
-        """As of `GroupSource`."""
         return V08GroupSnapshot(GroupView(group), {}, self.coordinator)
 
     async def planner(self, snapshot: GroupSnapshot, topics: Collection[str] = ()) -> V08ChangePlanner:
-        """As of `GroupSource`."""
         return V08ChangePlanner(snapshot, self.logs)
 
     async def partitions(self, snapshot: GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
-        """As of `GroupSource`."""
         if not topics:
             return snapshot.partitions()
         found = {partition for partition in snapshot.view.offsets if partition.topic in topics}
@@ -84,7 +81,6 @@ class V08GroupSource(GroupSource):
         return sorted(found)
 
     async def diagnosis_input(self, group: str) -> DiagnosisInput:
-        """As of `GroupSource`."""
         snapshot, client = await self.snapshot(group), self.logs.client
         topics = await self.topics(snapshot.topics)
         ranges = await self.logs.ranges(filter(snapshot.exists, snapshot.partitions()))
@@ -113,7 +109,6 @@ class ZooKeeperGroups(V08GroupSource):
         self._view = V08ClusterView(zk)
 
     async def names(self) -> list[str]:
-        """As of `GroupSource`."""
         return await self._view.read_groups()
 
     async def prepare(self, groups: Sequence[str]) -> None:

@@ -96,7 +96,6 @@ class V08BrokerLogs:
     async def at_time(
         self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
     ) -> dict[TopicPartition, OffsetAtTime | LookupFailure]:
-        """As of `GroupLogs`."""
         listed = await self._ask([*ranges], time_ms)
         return {each: _at_time(listed[each], known) for each, known in ranges.items()}
 

@@ -105,7 +105,6 @@ class V08GroupSnapshot(GroupSnapshot):
         }
 
     def log(self, partition: TopicPartition) -> LogId:
-        """What was committed of the log that the partition's offset is of."""
         noted = GroupSnapshot.log(self, partition)
         epoch = self.epochs.get(partition)
         return noted if epoch is None else noted._replace(leader_epoch=epoch)
@@ -144,7 +143,6 @@ class V08GroupSnapshot(GroupSnapshot):
 
     @property
     def rule_words(self) -> str:
-        """The rule behind `plan`, in a sentence."""
         return f"the rule ({self._nearest()})"
 
     @property
@@ -159,12 +157,10 @@ class V08GroupSnapshot(GroupSnapshot):
         return (number < len(numbers) and numbers[number] == number) or number in numbers
 
     def absence(self, partition: TopicPartition) -> str:
-        """Return why a partition does not exist, as the end of a sentence."""
         numbers = self.topics.get(partition.topic)
         return "the cluster has no such topic" if numbers is None else f"the topic has only {len(numbers)} partitions"
 
     def wanted(self) -> set[TopicPartition]:
-        """All partitions of subscribed topics."""
         return {TopicPartition.numbered(topic, each) for topic, numbers in self.subscribed.items() for each in numbers}
 
     def partitions(self) -> list[TopicPartition]:
