@@ -65,7 +65,8 @@ async def test_page_shows_the_death_of_the_only_broker_until_it_is_registered_ag
         assert 'Lag <strong class="value">unknown</strong>' in page
         group.topic("t", 1)
         group.register_broker(0)
-        await group.until(lambda: member.consumer.brokers() == 1 and len(member.consumer.views()) == 1)
+        consumer = member.consumer
+        await group.until(lambda: consumer.settled and any(view.position is not None for view in consumer.views()))
         await watched.look()
         assert (watched.monitor.unready, member.consumer.unregistered) == ([], [])
         assert watched.monitor.point().lag is not None
