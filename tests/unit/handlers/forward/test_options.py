@@ -30,7 +30,7 @@ def test_finds_the_handler_by_name() -> None:
     ("options", "words"),
     [
         ({}, "requires the option 'bootstrap'"),
-        ({"bootstrap": []}, "bootstrap: "),
+        ({"bootstrap": []}, "'bootstrap' must not be empty"),
         ({"bootstrap": ["nowhere"]}, "'nowhere' is not of the form host:port"),
         ({**GOOD, "topik": "x"}, "did you mean 'topic'"),
         ({**GOOD, "placing": "random"}, "placing must be one of keep, key, any, round_robin"),
