@@ -56,7 +56,9 @@ class TopicPartition(NamedTuple):
     @classmethod
     def parse_any(cls, topic: str, name: str) -> TopicPartition:
         """Read a name of either kind. Raises ValueError for anything else."""
-        return cls.parse(topic, name) if "-" in name or not name.isdigit() else cls.parse_numbered(topic, name)
+        if not name.isdigit() and "-" not in name:
+            raise ValueError(f"{name[:80]!r} is not the name of a partition, such as 0-3 (0.7) or 3 (0.8 and later)")
+        return cls.parse(topic, name) if "-" in name else cls.parse_numbered(topic, name)
 
     @classmethod
     def parse_numbered(cls, topic: str, name: str) -> TopicPartition:

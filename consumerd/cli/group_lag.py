@@ -6,11 +6,12 @@ import asyncio
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import (
@@ -90,6 +91,8 @@ def command(
         number = 0
         while True:
             at, lags = loop.time(), await read_lag(source, name, topics)
+            if before is None:
+                _require_topics(name, topics, lags)
             await times.look(lags)
             snapshot = _LagSnapshot(at, lags, unit, {each.partition: times.age(each) for each in lags})
             shown = _Shown(by_topic=not (partitions or topics), behind=behind, watching=watch is not None)
@@ -104,6 +107,12 @@ def command(
             await asyncio.sleep(max(snapshot.at + watch - loop.time(), 0))
 
     with_groups(cluster, repeat, groups=[name], broker_timeout=broker_timeout)
+
+
+def _require_topics(group: str, topics: Collection[str], lags: Sequence[PartitionLag]) -> None:
+    """Raise NotFoundError for topics of which the group has nothing: a lag of 0 would not be true."""
+    if missing := sorted(set(topics) - {each.partition.topic for each in lags}):
+        raise NotFoundError(f"group {group!r} has no partitions of the topics {', '.join(missing)}")
 
 
 class _LagSnapshot(NamedTuple):

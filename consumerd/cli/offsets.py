@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.offsets_change import NOTE, How, change_command
@@ -113,7 +114,10 @@ def get(
 
     name = cluster.group_or(group)
     snapshot = with_groups(cluster, lambda source: source.snapshot(name, brokers=False), groups=[name])
-    show_offsets(name, offset_rows(snapshot, topics, partitions), as_json=as_json)
+    rows = offset_rows(snapshot, topics, partitions)
+    if (topics or partitions) and not rows:
+        raise NotFoundError(f"group {name!r} has no offsets that match --topic and --partition")
+    show_offsets(name, rows, as_json=as_json)
 
 
 @command.command("export", epilog=EXPORT_EXAMPLES)
@@ -148,6 +152,8 @@ def export(
     from consumerd.operate.admin.offset_file import format_json, format_text, write_durably  # noqa: PLC0415
 
     offsets, problems = with_groups(cluster, lambda source: collect_offsets(source, groups, topics), groups=groups)
+    if topics and not any(offsets.values()):
+        raise NotFoundError(f"there are no offsets of the topics {', '.join(sorted(topics))}")
     text = format_json(offsets) if form == "json" else format_text(offsets)
     for problem in problems:
         click.echo(f"consumerd: left out: {problem}", err=True)

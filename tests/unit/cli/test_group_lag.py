@@ -70,6 +70,13 @@ async def test_prints_lag_as_json(consumerd: Command, memory: MemoryZooKeeper) -
     assert set(document["partitions"]) == {"t/0-0", "t/0-1", "t/1-0"}
 
 
+async def test_a_topic_that_the_group_does_not_have_has_no_lag_of_zero(consumerd: Command) -> None:
+    for more in ([], ["--json"], ["--watch", "0.05"]):
+        done = await consumerd("group", "lag", "--group", "g", "--topic", "t", "--topic", "nosuch", *more)
+        assert (done.code, done.out) == (ExitCode.NOT_FOUND, "")
+        assert "group 'g' has no partitions of the topics nosuch" in done.err
+
+
 async def test_watch_repeats_with_rates(consumerd: Command, memory: MemoryZooKeeper) -> None:
     done = await consumerd("group", "lag", "--group", "g", "--watch", "0.05", "--count", "3", "--topic", "t")
     speeds = [row[7:9] for row in done.rows if row[:2] == ["partition", "t/0-0"]]

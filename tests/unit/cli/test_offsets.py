@@ -58,6 +58,26 @@ async def test_gets_offsets(consumerd: Command, memory: MemoryZooKeeper) -> None
     assert (await consumerd("offsets", "get", "--group", "g", "--partition", "1-")).code == ExitCode.USAGE
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["get", "--topic", "nosuch"], "group 'g' has no offsets that match --topic and --partition"),
+        (["get", "--partition", "9-9"], "group 'g' has no offsets that match --topic and --partition"),
+        (["export", "--topic", "nosuch"], "there are no offsets of the topics nosuch"),
+    ],
+)
+async def test_selecting_no_offset_is_an_error(consumerd: Command, arguments: list[str], words: str) -> None:
+    done = await consumerd("offsets", *arguments, "--group", "g")
+    assert (done.code, done.out) == (ExitCode.NOT_FOUND, "")
+    assert words in done.err
+
+
+async def test_names_both_kinds_of_partitions_for_a_wrong_one(consumerd: Command) -> None:
+    done = await consumerd("offsets", "get", "--group", "g", "--partition", "t/9")
+    assert done.code == ExitCode.USAGE
+    assert "'t/9' is not the name of a partition, such as 0-3 (0.7) or 3 (0.8 and later)" in done.err
+
+
 async def test_dry_run_changes_nothing(consumerd: Command, memory: MemoryZooKeeper, tmp_path: Path) -> None:
     before = memory.dump()
     done = await consumerd("offsets", "set", "--group", "g", "t/0-0=60", "t/0-1=0", "t/1-0=5")

@@ -56,7 +56,7 @@ def test_reads_both_formats_back(offsets: dict[str, dict[TopicPartition, int]]) 
         ('{"groups": {"g": {"t": {"0-0": -1}}}}', "is -1"),
         ('{"groups": {"g": {"t": {"0-0": true}}}}', "is True"),
         ('{"groups": {"g": {"t": {"0-0": 1.5}}}}', "is 1.5"),
-        ('{"groups": {"g": {"t": {"x": 1}}}}', "broker-partition name"),
+        ('{"groups": {"g": {"t": {"x": 1}}}}', "not the name of a partition"),
         ('{"groups": {"g/h": {"t": {"0-0": 1}}}}', "the group 'g/h'"),
         ('{"groups": {"g": {"t": {"0-0": 9223372036854775808}}}}', "greater than the greatest offset"),
         ("{" + "[" * 100_000, "is not JSON"),
