@@ -49,17 +49,24 @@ def replace_files(path: str, files: list[str], rows: pa.Table | None = None) -> 
     table.create_write_transaction(actions, "append", table.schema())
 
 
-def list_late(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> None:
-    """Have listings of Delta's log lack up to three of its newest commits, each time others."""
+def list_late(monkeypatch: pytest.MonkeyPatch, rng: random.Random) -> list[int]:
+    """Have listings of Delta's log lack up to three of its newest commits, each time others.
+
+    Returns a list that gets the number of commits that each such listing lacked.
+    """
     found = DeltaLakeTable._open
+    lacking: list[int] = []
 
     def late(self: DeltaLakeTable) -> DeltaTable | None:
         table = found(self)
         if table is not None and rng.random() < 0.3:
-            return DeltaTable(self.path, version=max(0, table.version() - rng.randint(1, 3)))
+            former = max(0, table.version() - rng.randint(1, 3))
+            lacking.append(table.version() - former)
+            return DeltaTable(self.path, version=former)
         return table
 
     monkeypatch.setattr(DeltaLakeTable, "_open", late)
+    return lacking
 
 
 #: Columns and owner of `write_earlier_table`.
