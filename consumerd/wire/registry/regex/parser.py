@@ -91,7 +91,9 @@ class PatternParser:
     # Characters, and escapes.
 
     def refuse(self, what: str) -> RegistryError:
-        return RegistryError(f"the topic filter {shown(self.pattern)} cannot be used: {what}")
+        # Parts of the pattern stand in it as they are.
+        told = "".join(char if char.isprintable() else repr(char)[1:-1] for char in what)
+        return RegistryError(f"the topic filter {shown(self.pattern)} cannot be used: {told}")
 
     def peek(self, ahead: int = 0) -> str:
         """Return the next character if it has its special meaning, else ""."""
