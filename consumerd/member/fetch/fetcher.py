@@ -213,7 +213,7 @@ class Fetcher:
                     await self._process(response)
             except (BrokerError, WireError) as error:
                 if self._source.failed(error):
-                    await self._back_off("fetch_failed", reason_of(error))
+                    await self._back_off(reason_of(error))
             except (LaneClosedError, FetchingOverError):
                 return
 
@@ -229,12 +229,12 @@ class Fetcher:
             response.reservation.release()
             self._services.counters.errors[response.error] += 1
             reason = self._source.refusal(response.error)
-            await (self._reset() if reason is None else self._back_off("fetch_refused", reason))
+            await (self._reset() if reason is None else self._back_off(reason, refused=True))
             return
         if response.diverged:
             response.reservation.release()
             if not await self._compare():
-                await self._back_off("fetch_refused", "the broker reports a diverging log, and an epoch that agrees")
+                await self._back_off("the broker reports a diverging log, and an epoch that agrees", refused=True)
             return
         fetched = response.fetched
         if fetched is None:
@@ -377,9 +377,9 @@ class Fetcher:
             self._failures.next()
             self._continue_at(offset)
 
-    async def _back_off(self, event: str, reason: str) -> None:
+    async def _back_off(self, reason: str, *, refused: bool = False) -> None:
         if not self._failures.attempts:
-            self._services.failures.add(event, self.partition, self.offset, reason)
+            self._services.failures.add(self.partition, self.offset, reason, refused=refused)
         await self._services.clock.sleep(self._failures.next())
 
     def _recovered(self) -> None:

@@ -47,19 +47,25 @@ class FetchFailures:
     __slots__ = ("_new",)
 
     def __init__(self) -> None:
-        self._new: dict[tuple[str, str], list[tuple[TopicPartition, int]]] = {}
+        self._new: dict[tuple[bool, str], list[tuple[TopicPartition, int]]] = {}
 
-    def add(self, event: str, partition: TopicPartition, offset: int, reason: str) -> None:
+    def add(self, partition: TopicPartition, offset: int, reason: str, *, refused: bool) -> None:
         """Log a failure at `offset` in the next turn, when the other partitions of the request have failed, too."""
         if not self._new:
             asyncio.get_running_loop().call_soon(self._write)
-        self._new.setdefault((event, reason), []).append((partition, offset))
+        self._new.setdefault((refused, reason), []).append((partition, offset))
 
     def _write(self) -> None:
-        for (event, reason), failed in self._new.items():
+        for (refused, reason), failed in self._new.items():
             partition, offset = failed[0]
             others = {"more": len(failed) - 1} if len(failed) > 1 else {}
-            log.warning(event, partition=str(partition), offset=offset, **others, reason=reason)
+            log.warning(
+                "fetch_refused" if refused else "fetch_failed",
+                partition=str(partition),
+                offset=offset,
+                **others,
+                reason=reason,
+            )
         self._new.clear()
 
 

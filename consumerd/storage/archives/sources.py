@@ -249,8 +249,10 @@ def reading(name: str) -> Iterator[None]:
         yield
     except (ConsumerdError, MemoryError):
         raise
+    except ImportError as error:
+        raise ReadFailedError(f"{name} cannot be read: {error}") from error
     except Exception as error:
-        reason = str(error) if isinstance(error, ImportError) else getattr(error, "strerror", None) or reason_of(error)
+        reason = getattr(error, "strerror", None) or reason_of(error)
         raise ReadFailedError(f"{name} cannot be read: {reason}") from error
 
 

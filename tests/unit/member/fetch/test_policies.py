@@ -385,11 +385,11 @@ async def test_logs_a_failure_of_many_partitions_in_one_line() -> None:
     partitions = [TopicPartition.numbered("t", number) for number in range(3)]
     with capture_logs() as logs:
         for offset, partition in enumerate(partitions):
-            failures.add("fetch_failed", partition, offset, "the broker is gone")
-        failures.add("fetch_refused", partitions[1], 7, "the broker is gone")
+            failures.add(partition, offset, "the broker is gone", refused=False)
+        failures.add(partitions[1], 7, "the broker is gone", refused=True)
         assert logs == []  # more may follow in this turn of the loop
         await asyncio.sleep(0)
-        failures.add("fetch_failed", partitions[2], 9, "the broker is gone")
+        failures.add(partitions[2], 9, "the broker is gone", refused=False)
         await asyncio.sleep(0)
     assert [(each["event"], each["partition"], each["offset"], each.get("more")) for each in logs] == [
         ("fetch_failed", "t/0", 0, 2),
