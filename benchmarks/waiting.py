@@ -368,7 +368,7 @@ async def kafka_stage() -> AsyncIterator[KafkaStage]:
         config = {"log.segment.bytes": 64 << 20, "file.delete.delay.ms": 0}
         broker = KafkaBroker(
             folder / "broker", RELEASES[RELEASE], None, java=find_java(), config=config,
-            jvm=["-Xmx512m", "-XX:TieredStopAtLevel=4"],
+            jvm=["-Xms512m", "-Xmx512m", "-Xmn256m", "-XX:TieredStopAtLevel=4"],
         )  # fmt: skip
         await broker.start()
         try:
