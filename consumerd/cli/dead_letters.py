@@ -44,8 +44,8 @@ _PROGRESS = file_option(
 
 
 _selection_options = together(
-    click.option("--topic", help="Only letters of messages of this topic."),
-    click.option("--error-type", metavar="NAME", help="Only letters with this type of error."),
+    click.option("--topic", help="Only dead letters of this topic."),
+    click.option("--error-type", metavar="NAME", help="Only dead letters with this type of error."),
 )
 
 

@@ -112,7 +112,7 @@ def command(
 def _require_topics(group: str, topics: Collection[str], lags: Sequence[PartitionLag]) -> None:
     """Raise NotFoundError for topics of which the group has nothing: a lag of 0 would not be true."""
     if missing := sorted(set(topics) - {each.partition.topic for each in lags}):
-        raise NotFoundError(f"group {group!r} has no partitions of the topics {', '.join(missing)}")
+        raise NotFoundError(f"group {group!r} has no partitions of the topics {', '.join(missing)}: check the names")
 
 
 class _LagSnapshot(NamedTuple):

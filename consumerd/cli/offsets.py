@@ -116,7 +116,7 @@ def get(
     snapshot = with_groups(cluster, lambda source: source.snapshot(name, brokers=False), groups=[name])
     rows = offset_rows(snapshot, topics, partitions)
     if (topics or partitions) and not rows:
-        raise NotFoundError(f"group {name!r} has no offsets that match --topic and --partition")
+        raise NotFoundError(f"group {name!r} has no offsets that match --topic and --partition: omit them to see all")
     show_offsets(name, rows, as_json=as_json)
 
 
