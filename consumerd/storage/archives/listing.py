@@ -206,7 +206,8 @@ def _look(listed: ListedPartition, folder: ArchiveFolder, files: Sequence[_File]
             inside = kind is FlawKind.TORN and file is not files[-1]
             listed.note(ArchiveFindingKind.LOST if inside else kind, file.name, f"{printable(file.name)}: {problem}")
     if without_index:
-        problem = f"{len(without_index)} segments have no .index file; a broker builds it again when it starts"
+        have = "1 segment has" if len(without_index) == 1 else f"{len(without_index)} segments have"
+        problem = f"{have} no .index file; a broker builds it again when it starts"
         listed.note(ArchiveFindingKind.INDEX, without_index[0], problem, count=len(without_index))
     for (left, ends), (right, _) in pairwise(segments):
         _compare(listed, left, ends, right)
