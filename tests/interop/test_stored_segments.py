@@ -73,17 +73,6 @@ def dumped(broker: KafkaBroker, files: list[Path], *more: str) -> list[dict[str,
     return found
 
 
-def cleaned(folder: Path) -> int:
-    """The offset up to which the broker has compacted the log, by its checkpoint; 0 before."""
-    try:
-        lines = (folder.parent / "cleaner-offset-checkpoint").read_text().splitlines()
-    except FileNotFoundError:
-        return 0
-    topic, _, partition = folder.name.rpartition("-")
-    offsets = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{topic} {partition} ")]
-    return int(offsets[0]) if offsets else 0
-
-
 def as_dumped(line: dict[str, Any], data: bytes) -> dict[str, str]:
     """A batch of `log dump --json` by the names of DumpLogSegments; `data`: the file's bytes."""
     is_old = line["magic"] < 2
@@ -231,9 +220,7 @@ async def test_compacted_log_is_what_its_own_tool_sees(
             await client.refresh(["events"])
         for number, codec in enumerate([*codecs, RecordCodec.NONE, RecordCodec.NONE]):
             await topic.produce(magic, codec, [b"%d-%d" % (number, n // 3) for n in range(COUNT)])
-        async with asyncio.timeout(60):
-            while (clean := cleaned(folder)) < max(int(path.stem) for path in folder.glob("*.log")):
-                await asyncio.sleep(0.1)  # nothing tells when the cleaner is done
+        clean = await broker.wait_compacted("events-0")
     await broker.stop()
     files = sorted(folder.glob("*.log"))
     lines, records = await compared(broker, files)

@@ -29,6 +29,7 @@ from tests.support.errors import KafkaStartError
 from tests.support.kafka_storage import NAMES, PreparedFolders, new_kraft_id
 from tests.support.loopback_server import LoopbackServer, ask
 from tests.support.maven import fetch_jars
+from tests.support.waiting import until
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,26 @@ class KafkaBroker(LoopbackServer):
     def log_directory(self) -> Path:
         """The directory of its segment files."""
         return self.directory / "data"
+
+    def compacted_to(self, partition: str) -> int:
+        """The offset up to which it has compacted a partition (`topic-0`), by its checkpoint; 0 before."""
+        try:
+            lines = (self.log_directory / "cleaner-offset-checkpoint").read_text().splitlines()
+        except FileNotFoundError:
+            return 0
+        topic, _, number = partition.rpartition("-")
+        offsets = [line.rpartition(" ")[2] for line in lines if line.startswith(f"{topic} {number} ")]
+        return int(offsets[0]) if offsets else 0
+
+    async def wait_compacted(self, partition: str) -> int:
+        """Until it has compacted all segments of a partition but the active one; the offset that this one begins at.
+
+        Nothing is written to the topic meanwhile. `log.cleaner.backoff.ms` is how long the cleaner may take to begin.
+        Raises TimeoutError.
+        """
+        active = max(int(path.stem) for path in (self.log_directory / partition).glob("*.log"))
+        await until(lambda: self.compacted_to(partition) >= active)
+        return active
 
     def _new_ports(self) -> None:
         super()._new_ports()
