@@ -37,7 +37,7 @@ from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan
-from consumerd.operate.admin.v08.topic_requests import create_topic
+from consumerd.operate.admin.v08.topic_requests import TopicsByRequests
 from consumerd.wire.v07 import MultiProduceRequest, ProduceRequest, encode_message_set
 from consumerd.wire.v08 import message_types as m
 from consumerd.wire.v08.apis import PRODUCE
@@ -284,7 +284,7 @@ class KafkaStage(Stage):
 
     async def topic(self, partitions: int) -> str:
         name = self.new_name("topic")
-        await create_topic(self._client, TopicPlan(name, partitions, 1), timeout=60)
+        await TopicsByRequests(self._client).create(TopicPlan(name, partitions, 1), timeout=60)
 
         async def led() -> None:
             await self._client.refresh([name])

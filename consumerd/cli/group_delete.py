@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from consumerd.cli.session import ClusterAddress, cluster_options, group_option,
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.group_source import GroupSource
+    from consumerd.operate.admin.removal import GroupRemains
 
 EXAMPLES = """\b
 Examples:
@@ -21,13 +22,6 @@ Examples:
   consumerd offsets import old-job.json --zookeeper 127.0.0.1:2181/kafka --execute    # restores the offsets
   consumerd group delete --bootstrap-server kafka1:9092 --group old-job --execute
 """
-
-
-class Outcome(NamedTuple):
-    """The paths of nodes, or the partitions whose offsets, that are or were deleted."""
-
-    paths: list[str]
-    backup: Path | None
 
 
 @click.command("delete", epilog=EXAMPLES)
@@ -48,53 +42,37 @@ def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: P
 
     name = cluster.group_or(group)
 
-    delete = _delete_from_brokers if cluster.bootstrap else _delete_nodes
-    outcome = with_groups(cluster, lambda source: delete(source, name, execute=execute, backup=backup), groups=[name])
+    remains, backup = with_groups(
+        cluster, lambda source: _delete(source, name, execute=execute, backup=backup), groups=[name]
+    )
     what = "offset" if cluster.bootstrap else "node"
     if as_json:
         document = {
             "group": name,
-            f"{what}s": outcome.paths,
+            f"{what}s": remains.names,
             "executed": execute,
-            "backup": None if outcome.backup is None else str(outcome.backup),
+            "backup": None if backup is None else str(backup),
         }
         click.echo(json.dumps(document, indent=2))
     else:
         verb = "deleted" if execute else "would be deleted"
-        rows = ([path] for path in outcome.paths)
-        show_rows([what], rows, title=f"group {name}: {counted(len(outcome.paths), what)} {verb}")
+        rows = ([path] for path in remains.names)
+        show_rows([what], rows, title=f"group {name}: {counted(len(remains.names), what)} {verb}")
     if not execute:
         say_dry_run("deleted")
 
 
-async def _delete_nodes(source: GroupSource, group: str, *, execute: bool, backup: Path | None) -> Outcome:
-    from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead  # noqa: PLC0415
+async def _delete(
+    source: GroupSource, group: str, *, execute: bool, backup: Path | None
+) -> tuple[GroupRemains, Path | None]:
+    """What is, or was, deleted, and the file in which it was written before."""
+    from consumerd.operate.admin.removal import as_backup  # noqa: PLC0415
 
-    assert source.zk is not None
-    tree = await read_tree(source.zk, group)
-    paths = [node.path for node in tree]
-    require_dead(group, tree)
+    remains = await source.remains(group)
     if not execute:
-        return Outcome(paths, None)
-    view = (await source.snapshot(group, brokers=False)).view
+        return remains, None
     path = backup or backup_path([group])
-    await write_backup(path, {group: view.offsets}, nodes=as_backup(tree))
-    await delete_tree(source.zk, group, tree)
-    return Outcome(paths, path)
-
-
-async def _delete_from_brokers(source: GroupSource, group: str, *, execute: bool, backup: Path | None) -> Outcome:
-    from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
-    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
-
-    assert isinstance(source, BrokerGroups)
-    view = (await source.snapshot(group)).view
-    if view.members:
-        raise RefusedError(f"group {group!r} has {len(view.members)} members: stop them first")
-    offsets = [str(partition) for partition in sorted(view.offsets)]
-    if not execute:
-        return Outcome(offsets, None)
-    path = backup or backup_path([group])
-    await write_backup(path, {group: view.offsets})
-    await source.delete(group)
-    return Outcome(offsets, path)
+    more = {"nodes": as_backup(remains.nodes)} if remains.nodes else {}
+    await write_backup(path, {group: remains.offsets}, **more)
+    await source.delete(remains)
+    return remains, path

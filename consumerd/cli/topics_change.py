@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from consumerd.base.ports import ZooKeeper
 from consumerd.cli.backups import say_dry_run
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import ClusterAddress, cluster_options, json_option
 
 if TYPE_CHECKING:
-    from consumerd.net.client.cluster import ClusterClient
     from consumerd.operate.admin.group_source import GroupSource
-    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups
-    from consumerd.operate.admin.v08.topic_nodes import TopicPlan
 
 CREATE_EXAMPLES = """\b
 Examples:
@@ -96,53 +92,25 @@ def create(
     what is not given. With --zookeeper (0.8 to 0.10) the topic is written to ZooKeeper, as kafka-topics does. Kafka 0.7
     creates a topic when it receives the first message.
     """
-    from consumerd.cli.clusters import run_with_client  # noqa: PLC0415
-    from consumerd.operate.admin.v08.topic_nodes import TopicPlan  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.operate.admin.v08.topic_requests import create_topic  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.cli.clusters import with_groups  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.admin.v08.topic_nodes import TopicPlan  # noqa: PLC0415
+    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     if assignment is not None and (partitions is not None or replication_factor is not None):
         raise click.UsageError("give either --replica-assignment, or --partitions and --replication-factor")
     plan = TopicPlan(topic, partitions, replication_factor, assignment, settings)
-    waiting: list[int] = []
-    if cluster.bootstrap:
 
-        async def by_request(client: ClusterClient) -> None:
-            await create_topic(client, plan, timeout=cluster.timeout, check_only=dry_run)
+    async def work(source: GroupSource) -> list[int]:
+        changes = await source.topic_changes()
+        return await changes.create(plan, timeout=cluster.timeout, check_only=dry_run)
 
-        run_with_client(cluster, by_request, broker_timeout=2 * cluster.timeout)
-    else:
-        waiting = cluster.run(lambda session: _create_nodes(session, plan, cluster.timeout, dry_run=dry_run))
+    waiting = with_groups(cluster, work, hint=Dialect.V08, broker_timeout=2 * cluster.timeout)
     if as_json:
         click.echo(json.dumps({"topic": topic, "created": not dry_run, "without_leader": waiting}, indent=2))
     else:
         click.echo(f"topic {topic}: {'could be created' if dry_run else 'created'}")
     if waiting:
         click.echo(f"consumerd: partitions {waiting} have no leader yet: see `consumerd topics describe`", err=True)
-
-
-async def _create_nodes(zk: ZooKeeper, plan: TopicPlan, timeout: float, *, dry_run: bool) -> list[int]:
-    """Create the topic through ZooKeeper; returns the partitions without a leader so far."""
-    import random  # noqa: PLC0415
-
-    from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
-    from consumerd.net.cluster.view_v08 import V08ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin.v08.topic_nodes import (  # noqa: PLC0415
-        create_topic_nodes,
-        plan_assignment,
-        require_nodes,
-        wait_for_leaders,
-    )
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
-
-    if await dialect_at(zk) is Dialect.V07:
-        raise click.UsageError("brokers of Kafka 0.7 make a topic when the first message comes.")
-    brokers = await V08ClusterView(zk).read_brokers()
-    require_nodes(brokers)
-    assignment = plan_assignment(plan, brokers, random.Random())
-    if dry_run:
-        return []
-    await create_topic_nodes(zk, plan, assignment)
-    return await wait_for_leaders(zk, plan.name, timeout)
 
 
 @click.command("delete", epilog=DELETE_EXAMPLES)
@@ -176,25 +144,12 @@ async def _delete(
     from consumerd.base.errors import BrokerError  # noqa: PLC0415
     from consumerd.cli.tables import show_rows  # noqa: PLC0415
     from consumerd.cli.topics_show import read_topics  # noqa: PLC0415
-    from consumerd.net.cluster.view_v08 import V08ClusterView  # noqa: PLC0415
-    from consumerd.operate.admin.group_source import V07Groups  # noqa: PLC0415
     from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
-    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
-    from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
-    from consumerd.operate.admin.v08.topic_nodes import require_nodes  # noqa: PLC0415
-    from consumerd.operate.admin.v08.topic_requests import delete_topic  # noqa: PLC0415
 
-    if isinstance(source, V07Groups):
-        raise click.UsageError("brokers of Kafka 0.7 delete no topics: stop them, and remove the topic's directories.")
+    changes = await source.topic_changes()
     snapshot = await read_topics(source, topics)
-    if isinstance(source, ZooKeeperGroups):
-        require_nodes(await V08ClusterView(source.zk).read_brokers())
-    marked = []
-    for topic in snapshot.topics if execute else ():
-        if isinstance(source, BrokerGroups):
-            await delete_topic(source.client, topic, timeout=timeout)
-        elif isinstance(source, ZooKeeperGroups) and not await _delete_node(source, topic, timeout):
-            marked.append(topic)
+    wanted = snapshot.topics if execute else ()
+    marked = [topic for topic in wanted if not await changes.delete(topic, timeout=timeout)]
     sizes: dict[str, int] = dict.fromkeys(snapshot.topics, 0)
     for partition, found in snapshot.ranges.items():
         sizes[partition.topic] += found.size if isinstance(found, LogRange) else 0
@@ -213,11 +168,3 @@ async def _delete(
             f"{', '.join(marked)}: marked for deletion, but not deleted after {timeout:g} s: brokers delete topics "
             "only if their delete.topic.enable is true and all replicas are alive"
         )
-
-
-async def _delete_node(source: ZooKeeperGroups, topic: str, timeout: float) -> bool:
-    """Mark the topic; returns whether the brokers have deleted it within `timeout` seconds."""
-    from consumerd.operate.admin.v08.topic_nodes import delete_topic_node, wait_until_gone  # noqa: PLC0415
-
-    await delete_topic_node(source.zk, topic)
-    return await wait_until_gone(source.zk, topic, timeout)

@@ -14,8 +14,9 @@ from consumerd.base.partition import TopicPartition
 from consumerd.cli.tables import counted, show_rows
 from consumerd.group.assignment import partitions_of
 from consumerd.net.cluster.view_v08 import V08Topics
-from consumerd.operate.admin.group_source import GroupSource, V07Groups
+from consumerd.operate.admin.group_source import GroupSource
 from consumerd.operate.admin.logs import LogRange, LookupFailure
+from consumerd.wire.registry.dialect import Dialect
 
 
 def show_list(topics: V08Topics, *, as_json: bool) -> None:
@@ -69,11 +70,12 @@ async def read_topics(source: GroupSource, topics: Sequence[str]) -> TopicSnapsh
         if topic not in found:
             raise NotFoundError(f"there is no topic {topic!r}; see `consumerd topics list`")
     brokers = await source.addresses()
-    if isinstance(source, V07Groups):
+    if source.dialect is Dialect.V07:
+        unit = "byte"
         partitions = [each for topic, counts in found.items() for each in partitions_of(topic, counts)]
     else:
+        unit = "message"
         partitions = [TopicPartition.numbered(topic, number) for topic, states in found.items() for number in states]
-    unit = "byte" if isinstance(source, V07Groups) else "message"
     return TopicSnapshot(brokers, found, await source.logs.ranges(partitions), unit)
 
 

@@ -24,7 +24,7 @@ from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan
-from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
+from consumerd.operate.admin.v08.topic_requests import TopicsByRequests
 from consumerd.wire.v08.error_codes import ErrorCode
 from tests.interop.group_harness import LONG_SESSION, PATIENCE, TOPIC, Group, said_by_java
 from tests.support.kafka import KafkaBroker
@@ -64,12 +64,12 @@ class Readers:
     async def create(self) -> None:
         """Make the topic, led by the first of its replicas."""
         plan = TopicPlan(TOPIC, assignment={0: self.replicas})
-        await create_topic(self.client, plan, timeout=_TIMEOUT)
+        await TopicsByRequests(self.client).create(plan, timeout=_TIMEOUT)
         await self.wait_for_leader(self.replicas[0])
 
     async def recreate(self, count: int = AFTER_NEW) -> list[bytes]:
         """Delete the topic, make it again, and write messages."""
-        await delete_topic(self.client, TOPIC, timeout=_TIMEOUT)
+        await TopicsByRequests(self.client).delete(TOPIC, timeout=_TIMEOUT)
         self._end = 0
         async with asyncio.timeout(PATIENCE):
             while True:

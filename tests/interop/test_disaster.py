@@ -16,7 +16,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import clean_environment
 from consumerd.net.client.topic_configs import topic_settings
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan
-from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
+from consumerd.operate.admin.v08.topic_requests import TopicsByRequests
 from tests.interop.test_restore import FIRST, content, in_order, messages, produce, receive
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
@@ -59,8 +59,8 @@ async def test_three_disks_become_a_new_cluster_and_groups_continue(
     async with kafka_cluster("3.9.1", partitions=PARTITIONS) as old:
         async with cluster_client(*old.brokers.values()) as client:
             for topic, config in SETTINGS.items():
-                await create_topic(client, TopicPlan(topic, PARTITIONS, 3, config=config), timeout=PATIENCE)
-            await wait_until_known(client, list(SETTINGS))
+                await TopicsByRequests(client).create(TopicPlan(topic, PARTITIONS, 3, config=config), timeout=PATIENCE)
+            await TopicsByRequests(client).wait_until_known(list(SETTINGS))
             await produce(client, PARTITIONS)
             handled = await receive(old.bootstrap[0], "billing", FIRST, reset="earliest")
             old.brokers[3].kill()  # from here on its copies are shorter, and have an earlier leader epoch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Never
 
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.base.partition import TopicPartition
@@ -23,11 +23,16 @@ from consumerd.net.connect import Connector
 from consumerd.operate.admin.changes import ChangePlanner, OffsetChange, V07ChangePlanner
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import write_changes
+from consumerd.operate.admin.errors import ArgumentError
 from consumerd.operate.admin.logs import BrokerLogs, GroupLogs, LogRange, Position
+from consumerd.operate.admin.removal import GroupRemains, delete_tree, read_tree, require_dead
 from consumerd.operate.admin.snapshot import GroupSnapshot, Topics, V07GroupSnapshot, read_v07_snapshot
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.values import RegisteredBroker
+
+if TYPE_CHECKING:
+    from consumerd.operate.admin.v08.topic_nodes import TopicChanges
 
 #: Bytes before an offset that are searched for the message that contains it: four times the largest by default.
 _REACH: Final = SearchReach(walk=4 << 20, back=4 << 20)
@@ -89,11 +94,25 @@ class GroupSource(ABC):
         """All topics, or those of `names` that exist: by number of the partition, or by broker in 0.7."""
 
     @abstractmethod
+    async def topic_changes(self) -> TopicChanges:
+        """Creates and deletes topics. Raises ArgumentError where this is done in another way, NotFoundError without
+        brokers.
+        """
+
+    @abstractmethod
     async def diagnosis_input(self, group: str) -> DiagnosisInput:
         """Everything that the diagnosis of a group needs, with the time of the event loop. Raises NotFoundError.
 
         Data that a broker does not return are missing, with the reason; the rest is still diagnosed.
         """
+
+    @abstractmethod
+    async def remains(self, group: str) -> GroupRemains:
+        """All that there is of a dead group. Raises NotFoundError, RefusedError while it has members."""
+
+    @abstractmethod
+    async def delete(self, remains: GroupRemains) -> None:
+        """Delete what `remains` found. Raises ChangedMeanwhileError, RefusedError where a member joined since."""
 
     @abstractmethod
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
@@ -135,6 +154,13 @@ class V07Groups(GroupSource):
         """Topic -> broker id -> number of partitions."""
         return await self._view.read_topics(names)
 
+    async def topic_changes(self) -> Never:
+        """Raises ArgumentError."""
+        raise ArgumentError(
+            "brokers of Kafka 0.7 delete no topics (stop them, and remove the topic's directories), and create one "
+            "when the first message comes"
+        )
+
     async def unknown(self, group: str) -> V07GroupSnapshot:
         await self.addresses()
         return V07GroupSnapshot(GroupView(group), {}, self._brokers)
@@ -164,6 +190,15 @@ class V07Groups(GroupSource):
         inside = {place[0]: start for place in sorted(within) if (start := self._checked[place]) is not None}
         now = asyncio.get_running_loop().time()
         return DiagnosisInput(snapshot, ranges, now, inside=inside, registered=snapshot.brokers.keys())
+
+    async def remains(self, group: str) -> GroupRemains:
+        tree = await read_tree(self.zk, group)
+        require_dead(group, tree)
+        return GroupRemains(group, (await self.snapshot(group, brokers=False)).view.offsets, tree)
+
+    async def delete(self, remains: GroupRemains) -> None:
+        """As of `GroupSource`, fenced by the versions of the nodes."""
+        await delete_tree(self.zk, remains.group, remains.nodes)
 
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """As `write_changes`: fenced by owner nodes and versions, unless forced."""

@@ -8,9 +8,11 @@ while a member is registered, so a member that joins meanwhile keeps its offsets
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
+from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Delete, NodeStat, ZooKeeper
 from consumerd.net.cluster.reading import children, node, read_all
 from consumerd.net.zk.errors import MultiFailed
@@ -20,6 +22,19 @@ from consumerd.wire.registry.paths import group_path, ids_path
 
 #: ZooKeeper takes requests of up to 1 MB; a path of a partition takes about a hundred bytes.
 NODES_PER_MULTI = 2000
+
+
+class GroupRemains(NamedTuple):
+    """What a dead group left: committed offsets, and the nodes in ZooKeeper, none where brokers keep the offsets."""
+
+    group: str
+    offsets: Mapping[TopicPartition, int]
+    nodes: Sequence[StoredNode] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The paths of the nodes, or the partitions of the offsets."""
+        return [node.path for node in self.nodes] or [str(partition) for partition in sorted(self.offsets)]
 
 
 class StoredNode(NamedTuple):
@@ -46,7 +61,7 @@ async def read_tree(zk: ZooKeeper, group: str) -> list[StoredNode]:
     return found
 
 
-def require_dead(group: str, tree: list[StoredNode]) -> None:
+def require_dead(group: str, tree: Sequence[StoredNode]) -> None:
     """Raise RefusedError if the group has members, or a node of it belongs to a live session."""
     alive = [each.path for each in tree if each.stat.ephemeral_owner or each.path.startswith(f"{ids_path(group)}/")]
     if alive:
@@ -56,12 +71,12 @@ def require_dead(group: str, tree: list[StoredNode]) -> None:
         )
 
 
-def as_backup(tree: list[StoredNode]) -> list[dict[str, str]]:
+def as_backup(tree: Sequence[StoredNode]) -> list[dict[str, str]]:
     """The nodes that hold data, for a file."""
     return [{"path": each.path, "data_base64": b64encode(each.data).decode()} for each in tree if each.data]
 
 
-async def delete_tree(zk: ZooKeeper, group: str, tree: list[StoredNode]) -> int:
+async def delete_tree(zk: ZooKeeper, group: str, tree: Sequence[StoredNode]) -> int:
     """Delete what `read_tree` found; returns how many nodes that were.
 
     Raises ChangedMeanwhileError when a member joined or wrote meanwhile; nothing is deleted if that was found in time.

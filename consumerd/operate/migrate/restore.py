@@ -27,7 +27,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.topic_configs import topic_settings
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan
-from consumerd.operate.admin.v08.topic_requests import create_topic, wait_until_known
+from consumerd.operate.admin.v08.topic_requests import TopicsByRequests
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
 from consumerd.operate.migrate.restored_log import MessageDigest, is_same, match
 from consumerd.operate.migrate.restored_topics import POLICY, RETENTION, created_settings
@@ -111,6 +111,7 @@ class Restore:
     ) -> None:
         self._archived = archived
         self._client = client
+        self._changes = TopicsByRequests(client)
         self._make_handler = make_handler
         self._clock = clock
         self._rng = rng
@@ -171,7 +172,7 @@ class Restore:
                     "key may go to another partition than its old ones"
                 )
         if report.created:
-            await wait_until_known(self._client, report.created)  # the clients of the handlers ask any broker
+            await self._changes.wait_until_known(report.created)  # the clients of the handlers ask any broker
             report.notes.append(
                 f"created with retention.ms=-1 and retention.bytes=-1, so that old messages stay: "
                 f"{', '.join(report.created)}; set what they had when the groups have caught up"
@@ -185,7 +186,7 @@ class Restore:
         settings = created_settings(had[0].configuration if had else {}, self._replicas)
         count = max(count, self._counts.get(topic, 0), *(max(each.partitions, default=-1) + 1 for each in had))
         plan = TopicPlan(topic, count, self._replicas, config=settings.now)
-        await create_topic(self._client, plan, timeout=_CREATE_TIMEOUT)
+        await self._changes.create(plan, timeout=_CREATE_TIMEOUT)
         return [settings.sentence(topic)] if had and had[0].configuration else []
 
     def _needed(self) -> dict[str, int]:

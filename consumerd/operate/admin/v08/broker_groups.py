@@ -21,9 +21,11 @@ from consumerd.net.cluster.groups import GroupView, LiveMember
 from consumerd.net.cluster.view_v08 import PartitionView, V08Topics
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.errors import RefusedError
+from consumerd.operate.admin.removal import GroupRemains
 from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, texts_of
+from consumerd.operate.admin.v08.topic_requests import TopicsByRequests
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import StaticSubscription
@@ -203,12 +205,19 @@ class BrokerGroups(V08GroupSource):
             group_type=described.type.lower(),
         )
 
-    async def delete(self, group: str) -> None:
-        """Delete a group without members, and all that it committed (1.1 and later).
+    async def remains(self, group: str) -> GroupRemains:
+        view = (await self.snapshot(group)).view
+        if view.members:
+            raise RefusedError(f"group {group!r} has {len(view.members)} members: stop them first")
+        return GroupRemains(group, view.offsets)
+
+    async def delete(self, remains: GroupRemains) -> None:
+        """As of `GroupSource` (1.1 and later).
 
         An attempt without an answer is repeated; that the group does not exist any more is then its result. Raises
-        NotFoundError, RefusedError while it has members, UnsupportedApiError, BrokerError.
+        NotFoundError, UnsupportedApiError, BrokerError.
         """
+        group = remains.group
         unanswered = UnansweredAttempts()
         body: DeleteGroupsRequest = {"groups_names": [group]}
 
@@ -315,6 +324,10 @@ class BrokerGroups(V08GroupSource):
             for topic, found in sorted(metadata.topics.items())
             if wanted is None or topic in wanted
         }
+
+    async def topic_changes(self) -> TopicsByRequests:
+        """As of `GroupSource`."""
+        return TopicsByRequests(self.client)
 
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """Commit the changes outside of the group's membership; `force` has no effect here.

@@ -24,6 +24,7 @@ from consumerd.operate.admin.changes import OffsetChange, V08ChangePlanner
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import write_changes
 from consumerd.operate.admin.group_source import GroupSource
+from consumerd.operate.admin.removal import GroupRemains, delete_tree, read_tree, require_dead
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import (
@@ -34,6 +35,7 @@ from consumerd.operate.admin.v08.snapshot import (
     read_v08_snapshot,
     texts_of,
 )
+from consumerd.operate.admin.v08.topic_nodes import TopicsByNodes, require_nodes
 from consumerd.operate.admin.v08.transactions import find_open_transactions
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.dialect import Dialect
@@ -177,10 +179,25 @@ class ZooKeeperGroups(V08GroupSource):
         """As the brokers' controller registered them."""
         return await self._view.read_topics(names)
 
+    async def topic_changes(self) -> TopicsByNodes:
+        """As of `GroupSource`; brokers since 0.10.2 change topics on request."""
+        brokers = await self._view.read_brokers()
+        require_nodes(brokers)
+        return TopicsByNodes(self.zk, brokers)
+
     async def _created(self, topics: Iterable[str]) -> dict[str, int]:
         """The transactions that created the nodes of these topics, as far as they exist."""
         stats = await read_all(topics, lambda topic: self.zk.exists(topic_path(topic)))
         return {topic: stat.created_zxid for topic, stat in stats.items() if stat is not None}
+
+    async def remains(self, group: str) -> GroupRemains:
+        tree = await read_tree(self.zk, group)
+        require_dead(group, tree)
+        return GroupRemains(group, (await self.snapshot(group, brokers=False)).view.offsets, tree)
+
+    async def delete(self, remains: GroupRemains) -> None:
+        """As of `GroupSource`, fenced by the versions of the nodes."""
+        await delete_tree(self.zk, remains.group, remains.nodes)
 
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """As `write_changes`: fenced by owner nodes and versions, unless forced."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -105,7 +106,47 @@ _REQUESTS_SINCE: Final = 4
 _LOOK_AGAIN: Final = 0.2
 
 
-def require_nodes(brokers: dict[int, BrokerNode]) -> None:
+class TopicChanges(ABC):
+    """Creates and deletes the topics of a cluster."""
+
+    @abstractmethod
+    async def create(self, plan: TopicPlan, *, timeout: float, check_only: bool = False) -> list[int]:
+        """Create a topic; returns its partitions that have no leader yet after `timeout` seconds.
+
+        `check_only`: only find out whether it could be created. Raises ArgumentError, and RefusedError or
+        BrokerRefusedError, also for a topic that exists; BrokerError, ZooKeeperError.
+        """
+
+    @abstractmethod
+    async def delete(self, topic: str, *, timeout: float) -> bool:
+        """Delete a topic; returns whether the brokers have done so within `timeout` seconds.
+
+        Raises NotFoundError, BrokerRefusedError, BrokerError, ZooKeeperError.
+        """
+
+
+class TopicsByNodes(TopicChanges):
+    """Writes the nodes of topics in ZooKeeper. `brokers`: those that are registered."""
+
+    def __init__(self, zk: ZooKeeper, brokers: Mapping[int, BrokerNode]) -> None:
+        self._zk = zk
+        self._brokers = brokers
+
+    async def create(self, plan: TopicPlan, *, timeout: float, check_only: bool = False) -> list[int]:
+        """As of `TopicChanges`."""
+        assignment = plan_assignment(plan, self._brokers, Random())
+        if check_only:
+            return []
+        await create_topic_nodes(self._zk, plan, assignment)
+        return await wait_for_leaders(self._zk, plan.name, timeout)
+
+    async def delete(self, topic: str, *, timeout: float) -> bool:
+        """As of `TopicChanges`: the topic is marked, also where the brokers do not delete it in time."""
+        await delete_topic_node(self._zk, topic)
+        return await wait_until_gone(self._zk, topic, timeout)
+
+
+def require_nodes(brokers: Mapping[int, BrokerNode]) -> None:
     """Raise NotFoundError without brokers, ArgumentError for brokers that create topics on request."""
     if not brokers:
         raise NotFoundError("no broker is registered in ZooKeeper; check the chroot, and that brokers run")
@@ -117,7 +158,7 @@ def require_nodes(brokers: dict[int, BrokerNode]) -> None:
         )
 
 
-def plan_assignment(plan: TopicPlan, brokers: dict[int, BrokerNode], rng: Random) -> Assignment:
+def plan_assignment(plan: TopicPlan, brokers: Mapping[int, BrokerNode], rng: Random) -> Assignment:
     """The replica assignment of a new topic. Raises ArgumentError."""
     if plan.assignment is not None:
         require_alive(plan.assignment, brokers.keys())

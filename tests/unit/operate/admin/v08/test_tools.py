@@ -29,11 +29,12 @@ from consumerd.operate.admin.lag import read_lag
 from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.operate.admin.offset_plans import plan_set
+from consumerd.operate.admin.removal import GroupRemains
 from consumerd.operate.admin.v08.broker_groups import BrokerGroups
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan, assign_replicas
-from consumerd.operate.admin.v08.topic_requests import create_topic, delete_topic
+from consumerd.operate.admin.v08.topic_requests import TopicsByRequests
 from consumerd.operate.admin.v08.transactions import OpenProducer, TransactionOwner, find_open_transactions
 from consumerd.wire.v08 import APIS
 from consumerd.wire.v08.apis import DESCRIBE_PRODUCERS, FIND_COORDINATOR
@@ -355,7 +356,7 @@ async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
     with pytest.raises(UnsupportedApiError, match="give --zookeeper"):
         await groups.names()
     with pytest.raises(UnsupportedApiError, match=r"offsets\.retention\.minutes"):
-        await groups.delete("g")
+        await groups.delete(GroupRemains("g", {}))
 
 
 async def test_names_the_permission_that_an_offset_change_lacks() -> None:
@@ -391,7 +392,7 @@ async def test_rejects_offsets_for_a_group_that_became_active() -> None:
 async def test_reports_groups_that_were_not_deleted(code: int, error: type[Exception], says: str) -> None:
     client, _ = cluster(DeleteGroups={"results": [{"group_id": "g", "error_code": code}]})
     with pytest.raises(error, match=says):
-        await BrokerGroups(client).delete("g")
+        await BrokerGroups(client).delete(GroupRemains("g", {}))
 
 
 CUT = ConnectionClosedError("the broker closed the connection")
@@ -404,7 +405,7 @@ def group_answer(code: int) -> Answer:
 @pytest.mark.parametrize("first", [CUT, RequestTimeoutError("no answer"), group_answer(7), group_answer(15)])
 async def test_a_group_that_is_gone_after_an_unanswered_deletion_was_deleted(first: Answer | Exception) -> None:
     client, channel = cluster(DeleteGroups=[first, group_answer(69)])
-    await BrokerGroups(client).delete("g")
+    await BrokerGroups(client).delete(GroupRemains("g", {}))
     assert [name for name, *_ in channel.asked].count("DeleteGroups") == 2
 
 
@@ -413,7 +414,7 @@ async def test_a_group_that_is_gone_where_no_deletion_went_unanswered_was_never_
     script = {"DeleteGroups": [*first.pop("DeleteGroups", ()), group_answer(69)], **first}
     client, _ = cluster(**script)
     with pytest.raises(NotFoundError, match="no broker knows"):
-        await BrokerGroups(client).delete("g")
+        await BrokerGroups(client).delete(GroupRemains("g", {}))
 
 
 def created(*codes: int) -> Answer:
@@ -426,7 +427,7 @@ def deleted(*codes: int) -> Answer:
 
 async def test_asks_the_new_controller_after_a_change() -> None:
     client, channel = cluster(CreateTopics=[created(41), created(0)], DeleteTopics=deleted(41))
-    await create_topic(client, TopicPlan("t", assignment={0: (1,)}, config={"a": "b"}), timeout=2)
+    await TopicsByRequests(client).create(TopicPlan("t", assignment={0: (1,)}, config={"a": "b"}), timeout=2)
     asked = [body for name, _, body in channel.asked if name == "CreateTopics"]
     assert len(asked) == 2
     assert asked[0]["topics"][0] == {
@@ -436,13 +437,13 @@ async def test_asks_the_new_controller_after_a_change() -> None:
     }  # fmt: skip
     assert (asked[0]["timeout_ms"], asked[0]["validate_only"]) == (2000, False)
     with pytest.raises(BrokerRefusedError, match="NOT_CONTROLLER"):
-        await delete_topic(client, "t", timeout=2)
+        await TopicsByRequests(client).delete("t", timeout=2)
 
 
 async def test_a_topic_that_is_as_requested_after_an_unanswered_request_is_its_result() -> None:
     client, channel = cluster(CreateTopics=[CUT, created(36)], DeleteTopics=[CUT, deleted(3)])
-    await create_topic(client, TopicPlan("t", 2, 1), timeout=2)  # METADATA has two partitions
-    await delete_topic(client, "t", timeout=2)
+    await TopicsByRequests(client).create(TopicPlan("t", 2, 1), timeout=2)  # METADATA has two partitions
+    await TopicsByRequests(client).delete("t", timeout=2)
     assert [name for name, *_ in channel.asked if name != "Metadata"] == ["CreateTopics"] * 2 + ["DeleteTopics"] * 2
 
 
@@ -455,7 +456,7 @@ async def test_another_topic_of_that_name_is_never_taken_for_a_created_one(
 ) -> None:
     client, _ = cluster(CreateTopics=answers)
     with pytest.raises(BrokerRefusedError, match="TOPIC_ALREADY_EXISTS"):
-        await create_topic(client, TopicPlan("t", partitions, 1), timeout=2, check_only=check_only)
+        await TopicsByRequests(client).create(TopicPlan("t", partitions, 1), timeout=2, check_only=check_only)
 
 
 @pytest.mark.parametrize(
@@ -471,22 +472,22 @@ async def test_another_topic_of_that_name_is_never_taken_for_a_created_one(
 async def test_reports_topics_that_were_not_deleted(answer: Answer, error: type[Exception], says: str) -> None:
     client, _ = cluster(DeleteTopics=answer)
     with pytest.raises(error, match=says):
-        await delete_topic(client, "t", timeout=1)
+        await TopicsByRequests(client).delete("t", timeout=1)
 
 
 async def test_rejects_creation_at_old_brokers() -> None:
     client, _ = cluster(BrokerVersions.of("h:9", BrokerRelease.V0_9))
     plan = TopicPlan("u", 1, 1)
     with pytest.raises(UnsupportedApiError, match=r"\(Kafka 0\.9\) .* give --zookeeper instead"):
-        await create_topic(client, plan, timeout=1)
+        await TopicsByRequests(client).create(plan, timeout=1)
     ranges = {key: api.versions for key, api in APIS.items()} | {19: (0, 0)}
     client, _ = cluster(BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, ranges))
     with pytest.raises(ConfigError, match=r"before 2\.4"):
-        await create_topic(client, TopicPlan("u", 1), timeout=1)
+        await TopicsByRequests(client).create(TopicPlan("u", 1), timeout=1)
     with pytest.raises(UnsupportedApiError, match="one of 1 to"):
-        await create_topic(client, plan, timeout=1, check_only=True)
+        await TopicsByRequests(client).create(plan, timeout=1, check_only=True)
     with pytest.raises(ConfigError, match=r"brokers \[2\] .* not alive"):
-        await create_topic(client, TopicPlan("u", assignment={0: (2,)}), timeout=1)
+        await TopicsByRequests(client).create(TopicPlan("u", assignment={0: (2,)}), timeout=1)
 
 
 @given(st.sets(st.integers(0, 40), min_size=1, max_size=9), st.integers(1, 60), st.data())
