@@ -67,7 +67,7 @@ def restore_offsets(
     """
     from consumerd.base.errors import NotFoundError  # noqa: PLC0415
     from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
-    from consumerd.operate.migrate.offsets_plan import MovePlan  # noqa: PLC0415
+    from consumerd.operate.admin.offset_plans import OffsetPlan  # noqa: PLC0415
     from consumerd.operate.migrate.restored_offsets import select_offsets  # noqa: PLC0415
     from consumerd.storage.archives.copies import existing_topics  # noqa: PLC0415
     from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
@@ -81,10 +81,10 @@ def restore_offsets(
     existing = existing_topics(sources, ArchiveLayout(layout))
     archived = scan_archive(sources, topics, existing, layout=layout, all_there=False)
     plan, backup, differences = run_tool(_restore(selected, archived, section, options))
-    shown = MovePlan(plan.moves, [*plan.refusals, *differences], [*selected.notes, *plan.notes])
+    shown = OffsetPlan(plan.moves, [*plan.refusals, *differences], [*selected.notes, *plan.notes])
     show_plan(shown, as_json=as_json, executed=options["execute"], backup=backup)
     if plan.refusals:
-        refused = sum(bool(each.refusals) for each in plan.plans)
+        refused = sum(bool(each.refusals) for each in plan.plans.values())
         raise RefusedError(
             f"refused for {refused} of {len(plan.plans)} groups: {plan.refusals[0]}; nothing of these was changed: "
             "repeat the command when the reasons are removed"

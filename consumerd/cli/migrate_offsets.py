@@ -12,12 +12,12 @@ from consumerd.cli.clusters import open_groups
 from consumerd.cli.config_option import Decorated, file_option, servers_option, together
 from consumerd.cli.mirror_v08 import rename_option, renaming
 from consumerd.cli.numbers import zookeeper_option
-from consumerd.cli.offsets_change import FORCE, How, change_command, show_changes
+from consumerd.cli.offsets_change import How, change_command, show_changes
 from consumerd.cli.session import DEFAULTS_OF_CONFIG, ClusterAddress, cluster_address, named, run_tool, timeout_option
 
 if TYPE_CHECKING:
+    from consumerd.operate.admin.offset_plans import OffsetPlan
     from consumerd.operate.migrate.offsets_move import MoveRequest
-    from consumerd.operate.migrate.offsets_plan import MovePlan
 
 EXAMPLES = """\b
 Examples:
@@ -89,9 +89,9 @@ def command(
     renamed = target.group or name if to_group is None else named(to_group, "--to-group")
     request = MoveRequest(name, renamed, topics, dict(map(renaming, renames)), translate, source)
     plan, backup = run_tool(_move(origin, target, request, how))
-    refusals = [] if how.force else plan.refusals
-    show_plan(plan, as_json=how.as_json, executed=how.execute and not refusals, backup=backup)
-    how.conclude(plan.changes, refusals, FORCE)
+    executed = how.execute and not plan.refused(force=how.force)
+    show_plan(plan, as_json=how.as_json, executed=executed, backup=backup)
+    how.conclude(plan)
 
 
 def _side(side: str, *given: Any) -> ClusterAddress:
@@ -100,7 +100,7 @@ def _side(side: str, *given: Any) -> ClusterAddress:
 
 async def _move(
     origin: ClusterAddress, target: ClusterAddress, request: MoveRequest, how: How
-) -> tuple[MovePlan, Path | None]:
+) -> tuple[OffsetPlan, Path | None]:
     """Plan the move, and apply it if that is requested and allowed."""
     from consumerd.base.errors import ConfigError  # noqa: PLC0415
     from consumerd.operate.admin.v08.group_source import V08GroupSource  # noqa: PLC0415
@@ -119,10 +119,10 @@ async def _move(
             plan = await plan_move(old, new, request)
         except TranslationChoiceError as error:
             raise click.UsageError(str(error)) from error
-        return plan, await how.write(new, plan.changes, [] if how.force else plan.refusals)
+        return plan, await how.write(new, plan)
 
 
-def show_plan(plan: MovePlan, *, as_json: bool, executed: bool, backup: Path | None) -> None:
+def show_plan(plan: OffsetPlan, *, as_json: bool, executed: bool, backup: Path | None) -> None:
     """Print what changes, or would change, and the sentences of the plan on standard error."""
     from consumerd.cli.tables import printable  # noqa: PLC0415
 

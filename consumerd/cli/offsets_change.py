@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import starmap
 from pathlib import Path
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from consumerd.operate.admin.offset_file import GroupOffsets
     from consumerd.operate.admin.offset_plans import OffsetPlan
     from consumerd.wire.registry.dialect import Dialect
-
-#: How refusals are overridden.
-FORCE = "--force overrides this"
 
 NOTE = """
 
@@ -55,12 +52,7 @@ class How:
         """Each group's partitions to the offsets that are named. Raises RefusedError."""
         from consumerd.operate.admin.offset_plans import dialect_of, plan_set  # noqa: PLC0415 - heavy imports only for the command that runs
 
-        self._run(
-            cluster,
-            lambda source: plan_set(source, wanted, self.force),
-            groups=list(wanted),
-            hint=dialect_of(wanted),
-        )
+        self._run(cluster, lambda source: plan_set(source, wanted), list(wanted), dialect_of(wanted))
 
     def run_reset(
         self, cluster: ClusterAddress, group: str, topics: Sequence[str], names: Sequence[str], target: OffsetTarget
@@ -69,17 +61,12 @@ class How:
         from consumerd.operate.admin.offset_plans import NamedPartitions, plan_reset  # noqa: PLC0415
 
         choice = NamedPartitions(group, topics, names)
-        self._run(
-            cluster,
-            lambda source: plan_reset(source, choice, target, self.force),
-            groups=[group],
-        )
+        self._run(cluster, lambda source: plan_reset(source, choice, target), [group])
 
     def _run(
         self,
         cluster: ClusterAddress,
         make_plan: Callable[[GroupSource], Awaitable[OffsetPlan]],
-        *,
         groups: Sequence[str],
         hint: Dialect | None = None,
     ) -> None:
@@ -88,34 +75,35 @@ class How:
 
         async def work(source: GroupSource) -> tuple[OffsetPlan, Path | None]:
             plan = await make_plan(source)
-            return plan, await self.write(source, plan.changes, plan.refusals)
+            return plan, await self.write(source, plan)
 
         plan, backup = with_groups(cluster, work, groups=groups, hint=hint, broker_timeout=self.broker_timeout)
-        executed = self.execute and not plan.refusals
-        shown: dict[str, object] = {"executed": executed, "refusals": plan.refusals}
+        refusals = plan.refused(force=self.force)
+        shown: dict[str, object] = {"executed": self.execute and not refusals, "refusals": refusals}
         show_changes([(change, {}) for change in plan.changes], shown, backup, "changes" if self.as_json else None)
-        self.conclude(plan.changes, plan.refusals, "stop the members first" if plan.final else FORCE)
+        self.conclude(plan)
 
-    def conclude(self, changes: Iterable[OffsetChange], refusals: Sequence[str], remedy: str) -> None:
+    def conclude(self, plan: OffsetPlan) -> None:
         """Raise RefusedError where there are refusals; say of a dry run that it is one."""
         from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
 
-        if refusals:
+        if refusals := plan.refused(force=self.force):
             more = f" ({len(refusals) - 1} more reasons)" if len(refusals) > 1 else ""
+            remedy = "stop the members first" if plan.final else "--force overrides this"
             raise RefusedError(f"refused: {refusals[0]}{more}; nothing was changed, {remedy}")
-        if not self.execute and any(change.moves for change in changes):
+        if not self.execute and any(change.moves for change in plan.changes):
             say_dry_run()
 
-    async def write(self, source: GroupSource, changes: Sequence[OffsetChange], refusals: Sequence[str]) -> Path | None:
+    async def write(self, source: GroupSource, plan: OffsetPlan) -> Path | None:
         """Back up and write, if that is requested and allowed; returns the path of the backup."""
         from consumerd.operate.admin.editing import backup_of  # noqa: PLC0415
 
-        before = backup_of(change for change in changes if change.moves)
-        if not self.execute or refusals or not before:
+        before = backup_of(change for change in plan.changes if change.moves)
+        if not self.execute or plan.refused(force=self.force) or not before:
             return None
         path = self.backup or backup_path(sorted(before))
         await write_backup(path, before)
-        await source.write(changes, force=self.force)
+        await source.write(plan.changes, force=self.force)
         return path
 
 

@@ -1,4 +1,4 @@
-"""The plans of `consumerd offsets set`, `reset` and `import`: the changes, and their problems.
+"""Plans of changes of offsets, with their problems, and those of `consumerd offsets set`, `reset` and `import`.
 
 Strategy: these read, and write nothing.
 """
@@ -6,7 +6,7 @@ Strategy: these read, and write nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
@@ -39,50 +39,87 @@ class NamedPartitions(NamedTuple):
         return chosen
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetMove:
+    """One partition of the target. `end`: the end of its log; None where it is unknown."""
+
+    change: OffsetChange
+    #: Old partitions with their offsets, as far as they went to this partition.
+    sources: tuple[tuple[TopicPartition, int], ...] = ()
+    end: int | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """The number of messages that the group will read there, as of now."""
+        after = self.change.after
+        return None if self.end is None or after is None else max(0, self.end - after)
+
+    def noting(self, note: str | None) -> OffsetMove:
+        """The same with a further remark for the user."""
+        notes = [each for each in (self.change.note, note) if each]
+        return replace(self, change=self.change._replace(note="; ".join(notes) or None))
+
+
 @dataclass(slots=True)
 class OffsetPlan:
-    """Changes and their problems; `final` where not even force helps."""
+    """What is to be written. `problems` and `notes` are sentences about more than one partition."""
 
-    changes: list[OffsetChange]
-    refusals: list[str]
+    moves: list[OffsetMove] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    #: Whether not even force helps against the problems.
     final: bool = False
 
-    def add(self, snapshot: GroupSnapshot, changes: list[OffsetChange], *, force: bool) -> None:
+    @property
+    def changes(self) -> list[OffsetChange]:
+        """The changes to write."""
+        return [move.change for move in self.moves]
+
+    @property
+    def unfit(self) -> list[str]:
+        """The problems of single partitions."""
+        return [f"{each.partition}: {each.problem}" for each in self.changes if each.problem is not None]
+
+    @property
+    def refusals(self) -> list[str]:
+        """All problems."""
+        return [*self.problems, *self.unfit]
+
+    def refused(self, *, force: bool) -> list[str]:
+        """The problems because of which nothing is written."""
+        return (self.problems if self.final else []) if force else self.refusals
+
+    def add(self, snapshot: GroupSnapshot, changes: Iterable[OffsetChange]) -> None:
         """Add the changes of one group."""
-        self.changes += changes
-        moving = [change.partition for change in changes if change.moves]
-        state, by_broker = snapshot.state, snapshot.by_broker
-        if by_broker or not force:
-            alive = in_the_way(snapshot, moving)
-            if by_broker and not alive and state not in _RESTING:
-                alive.append(f"group {snapshot.group} has members (its state is {state})")
-            self.refusals += alive
-            self.final = self.final or (by_broker and bool(alive))
-        if not force:
-            problems = [f"{change.partition}: {change.problem}" for change in changes if change.problem is not None]
-            self.refusals += problems
+        added = [OffsetMove(change) for change in changes]
+        alive = in_the_way(snapshot, [move.change.partition for move in added if move.change.moves])
+        if snapshot.by_broker and not alive and snapshot.state not in _RESTING:
+            alive.append(f"group {snapshot.group} has members (its state is {snapshot.state})")
+        self.moves += added
+        self.problems += alive
+        self.final = self.final or (snapshot.by_broker and bool(alive))
 
 
-async def plan_set(source: GroupSource, wanted: GroupOffsets, force: bool) -> OffsetPlan:
+async def plan_set(source: GroupSource, wanted: GroupOffsets) -> OffsetPlan:
     """Each group's partitions to the offsets that are named. Raises ArgumentError for names of another Kafka."""
     _require_names(wanted, source.dialect)
-    plan = OffsetPlan([], [])
+    plan = OffsetPlan()
     await source.prepare([*wanted])
     for group, offsets in wanted.items():
         snapshot = await source.snapshot_or_unknown(group)
         planner = await source.planner(snapshot, {partition.topic for partition in offsets})
-        plan.add(snapshot, await planner.set_to(offsets), force=force)
+        plan.add(snapshot, await planner.set_to(offsets))
     return plan
 
 
-async def plan_reset(source: GroupSource, choice: NamedPartitions, target: OffsetTarget, force: bool) -> OffsetPlan:
+async def plan_reset(source: GroupSource, choice: NamedPartitions, target: OffsetTarget) -> OffsetPlan:
     """The chosen partitions to `target`. Raises NotFoundError."""
     find = source.snapshot_or_unknown if choice.topics else source.snapshot
     snapshot = await find(choice.group)
     partitions = choice.of(await source.partitions(snapshot, choice.topics))
     planner = await source.planner(snapshot, {partition.topic for partition in partitions})
-    plan = OffsetPlan([], [])
-    plan.add(snapshot, await planner.reset(partitions, target), force=force)
+    plan = OffsetPlan()
+    plan.add(snapshot, await planner.reset(partitions, target))
     return plan
 
 

@@ -14,8 +14,9 @@ from consumerd.base.errors import BrokerError, ConsumerdError, ExitCode
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.operate.admin.group_source import GroupSource
 from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.offset_plans import OffsetPlan
 from consumerd.operate.admin.v08.group_source import V08GroupSource
-from consumerd.operate.migrate.offsets_plan import MovePlan, MovePlanner
+from consumerd.operate.migrate.offsets_plan import MovePlanner
 from consumerd.wire.registry.dialect import Dialect
 
 
@@ -42,7 +43,7 @@ class MoveRequest:
     source: str | None = None
 
 
-async def plan_move(old: GroupSource, new: V08GroupSource, request: MoveRequest) -> MovePlan:
+async def plan_move(old: GroupSource, new: V08GroupSource, request: MoveRequest) -> OffsetPlan:
     """Plan the move from `old` to `new`. Raises TranslationChoiceError, NotFoundError, BrokerError, ZooKeeperError."""
     snapshot = await old.snapshot(request.group)
     planner = MovePlanner(

@@ -10,57 +10,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.logs import LogRange
+from consumerd.operate.admin.offset_plans import OffsetMove, OffsetPlan
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.migrate.offsets_translation import OffsetTranslator, ReadableLog
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetMove:
-    """One partition of the target. `end`: the end of its log; None where it is unknown."""
-
-    change: OffsetChange
-    #: Old partitions with their offsets, as far as they went to this partition.
-    sources: tuple[tuple[TopicPartition, int], ...] = ()
-    end: int | None = None
-
-    @property
-    def lag(self) -> int | None:
-        """The number of messages that the group will read there, as of now."""
-        after = self.change.after
-        return None if self.end is None or after is None else max(0, self.end - after)
-
-    def noting(self, note: str | None) -> OffsetMove:
-        """The same with a further remark for the user."""
-        notes = [each for each in (self.change.note, note) if each]
-        return replace(self, change=self.change._replace(note="; ".join(notes) or None))
-
-
-@dataclass(slots=True)
-class MovePlan:
-    """The planned moves. `problems` and `notes` are sentences about more than one partition."""
-
-    moves: list[OffsetMove] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def changes(self) -> list[OffsetChange]:
-        """The changes to write."""
-        return [move.change for move in self.moves]
-
-    @property
-    def refusals(self) -> list[str]:
-        """All problems."""
-        single = [f"{each.partition}: {each.problem}" for each in self.changes if each.problem is not None]
-        return [*self.problems, *single]
 
 
 class MovePlanner:
@@ -101,7 +60,7 @@ class MovePlanner:
                 f"group {self._source.group!r} committed no offsets{self._of_topics}; see `consumerd offsets get`"
             )
 
-    async def keep_numbers(self) -> MovePlan:
+    async def keep_numbers(self) -> OffsetPlan:
         """Plan the same offsets under the target's names. Raises NotFoundError, BrokerError, ZooKeeperError."""
         self._require()
         there = await self._target.topics({self._rename(partition.topic) for partition in self._committed})
@@ -117,13 +76,11 @@ class MovePlanner:
             sources[moved].append((partition, offset))
         if not wanted:
             raise NotFoundError(f"the target has none of the partitions of group {self._source.group!r}")
-        plan = await self._plan(wanted, sources)
-        plan.notes += notes
-        return plan
+        return await self._plan(wanted, sources, notes=notes)
 
     async def translate(
         self, log: ReadableLog, *, cluster: str | None = None, empty: Iterable[TopicPartition] = ()
-    ) -> MovePlan:
+    ) -> OffsetPlan:
         """Translate by the forwarded messages of `log`; `empty`: old partitions whose logs hold nothing.
 
         Raises NotFoundError, also for topics that the target does not have, and what reading it raises.
@@ -136,42 +93,36 @@ class MovePlanner:
         translator = OffsetTranslator(log, self._committed, cluster=cluster)
         wanted: dict[TopicPartition, int] = {}
         sources: dict[TopicPartition, list[tuple[TopicPartition, int]]] = {}
-        plan = MovePlan()
+        problems: list[str] = []
+        notes: list[str] = []
         for topic, partitions in by_topic.items():
             if not there.get(topic):
                 raise NotFoundError(
                     f"the target has no topic {topic!r}: forward to it, name it by --rename, or leave it out by --topic"
                 )
             found = await translator.translate(topic, there[topic], partitions, empty)
-            plan.problems += found.problems
-            plan.notes += found.notes
+            problems += found.problems
+            notes += found.notes
             for number, resume in found.offsets.items():
                 one = TopicPartition.numbered(topic, number)
                 wanted[one] = resume.offset
                 sources[one] = [(each, self._committed[each]) for each in sorted(resume.sources)]
-        planned = await self._plan(wanted, sources)
-        planned.problems[:0] = plan.problems
-        planned.notes += plan.notes
-        return planned
+        return await self._plan(wanted, sources, problems, notes)
 
     async def _plan(
         self,
         wanted: Mapping[TopicPartition, int],
         sources: Mapping[TopicPartition, list[tuple[TopicPartition, int]]],
-    ) -> MovePlan:
+        problems: Sequence[str] = (),
+        notes: Sequence[str] = (),
+    ) -> OffsetPlan:
         snapshot = await self._target.snapshot_or_unknown(self._group)
-        plan = MovePlan(await planned_moves(self._target, snapshot, wanted, sources))
-        plan.problems += [f"group {self._source.group!r}: {each}" for each in (*self._alive(), *self._unread())]
-        plan.problems += [f"group {self._group!r} on the target: {each}" for each in in_the_way(snapshot, wanted)]
-        return plan
-
-    def _alive(self) -> list[str]:
-        """Live members of the old group, whose later commits would not be moved."""
-        return in_the_way(self._source, self._committed)
-
-    def _unread(self) -> list[str]:
-        """Problems of reading the old group, which may hide an offset."""
-        return self._source.view.problems
+        moves = await planned_moves(self._target, snapshot, wanted, sources)
+        # Live members would commit later, and what cannot be read may hide an offset.
+        old = [*in_the_way(self._source, self._committed), *self._source.view.problems]
+        groups = [f"group {self._source.group!r}: {each}" for each in old]
+        groups += [f"group {self._group!r} on the target: {each}" for each in in_the_way(snapshot, wanted)]
+        return OffsetPlan(moves, [*problems, *groups], list(notes))
 
 
 async def planned_moves(

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers.forward.positions import is_position
+from consumerd.operate.admin.offset_plans import OffsetMove, OffsetPlan
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.migrate.archived_topics import ArchivedPartition
-from consumerd.operate.migrate.offsets_plan import OffsetMove, planned_moves
+from consumerd.operate.migrate.offsets_plan import planned_moves
 from consumerd.operate.migrate.offsets_translation import ReadableLog
 from consumerd.operate.migrate.restored_log import LogMatch, match
 from consumerd.storage.segments.group_offsets import ArchivedOffset, OffsetKey
@@ -99,33 +100,28 @@ def translate(archived: ArchivedPartition, committed: int, found: LogMatch) -> T
 
 
 @dataclass(slots=True)
-class GroupPlan:
-    """What is to be written for a group. `refusals`: sentences; if there is one, nothing of the group is written."""
-
-    group: str
-    moves: list[OffsetMove] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
 class RestoredOffsets:
-    """The plans by group, and sentences about what is left out."""
+    """The plan of each group, of which nothing is written if it has a problem; sentences about what is left out."""
 
-    plans: list[GroupPlan] = field(default_factory=list)
+    plans: dict[str, OffsetPlan] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     @property
     def refusals(self) -> list[str]:
-        return [each for plan in self.plans for each in plan.refusals]
+        return [
+            each
+            for group, plan in self.plans.items()
+            for each in (*plan.problems, *(f"group {group!r}: {unfit}" for unfit in plan.unfit))
+        ]
 
     @property
     def moves(self) -> list[OffsetMove]:
-        return [each for plan in self.plans for each in plan.moves]
+        return [each for plan in self.plans.values() for each in plan.moves]
 
     @property
     def allowed(self) -> list[OffsetMove]:
         """The moves of groups without a refusal."""
-        return [each for plan in self.plans if not plan.refusals for each in plan.moves]
+        return [each for plan in self.plans.values() if not plan.refusals for each in plan.moves]
 
     @property
     def writable(self) -> list[OffsetMove]:
@@ -159,7 +155,7 @@ class OffsetsRestore:
         translated = await self._translate(found.notes, progress)
         await self._target.prepare(list(self._committed))
         for group, committed in sorted(self._committed.items()):
-            found.plans.append(await self._plan_group(group, committed, translated))
+            found.plans[group] = await self._plan_group(group, committed, translated)
         return found
 
     async def check(self, moves: Iterable[OffsetMove]) -> list[str]:
@@ -214,8 +210,8 @@ class OffsetsRestore:
         group: str,
         committed: Mapping[TopicPartition, int],
         translated: Mapping[TopicPartition, Mapping[int, TranslatedOffset]],
-    ) -> GroupPlan:
-        plan = GroupPlan(group)
+    ) -> OffsetPlan:
+        plan = OffsetPlan()
         wanted: dict[TopicPartition, int] = {}
         notes: dict[TopicPartition, str] = {}
         sources: dict[TopicPartition, list[tuple[TopicPartition, int]]] = {}
@@ -224,7 +220,7 @@ class OffsetsRestore:
                 continue
             each, moved = translated[partition][offset], self._moved(partition)
             if each.offset is None:
-                plan.refusals.append(
+                plan.problems.append(
                     f"group {group!r}: {partition}: {each.problem}; replay it first (`consumerd log export "
                     "--to-bootstrap-server`)"
                 )
@@ -233,12 +229,9 @@ class OffsetsRestore:
             if each.note is not None:
                 notes[moved] = each.note
         snapshot = await self._target.snapshot_or_unknown(group)
-        plan.refusals += _in_use(group, snapshot)
-        for move in await planned_moves(self._target, snapshot, wanted, sources):
-            change = move.change
-            if change.problem is not None:
-                plan.refusals.append(f"group {group!r}: {change.partition}: {change.problem}")
-            plan.moves.append(move.noting(notes.get(change.partition)))
+        plan.problems += _in_use(group, snapshot)
+        moves = await planned_moves(self._target, snapshot, wanted, sources)
+        plan.moves += [move.noting(notes.get(move.change.partition)) for move in moves]
         return plan
 
 

@@ -720,6 +720,6 @@ async def test_finds_the_coordinators_of_all_groups_of_a_file_with_one_request()
         OffsetFetch={"groups": [{"group_id": "g", "error_code": 0, "topics": []}]}, ListOffsets=offsets_of((0, 0, 3)),
     )  # fmt: skip
     async with client:
-        plan = await plan_set(BrokerGroups(client), wanted, False)
+        plan = await plan_set(BrokerGroups(client), wanted)
     assert len(plan.changes) == 500
     assert [name for name, _, _ in channel.asked].count("FindCoordinator") == 1
