@@ -17,29 +17,24 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from random import Random
-from typing import Final, TypeVar
+from typing import Final, TypeVar, Unpack
 
 import structlog
 
-from consumerd.base.budget import ByteBudget
 from consumerd.base.partition import NO_BROKER, TopicPartition
-from consumerd.base.ports import Clock, SessionEvent, ZooKeeper
+from consumerd.base.ports import SessionEvent, ZooKeeper
 from consumerd.base.turns import in_turns
 from consumerd.group import events
 from consumerd.group.membership import ZooKeeperMember
 from consumerd.group.membership_tables import Phase
-from consumerd.handlers import Handler
 from consumerd.member.consumer.backends import GroupBackend
 from consumerd.member.consumer.blocked import BlockedClaim, BlockedClaims
-from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.coordination import GroupCoordination
 from consumerd.member.consumer.errors import GroupRefusedError
 from consumerd.member.consumer.fence import Fence
-from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.missing_topics import MissingTopics
-from consumerd.member.consumer.running_member import RunningMember
+from consumerd.member.consumer.running_member import MemberParts, RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.consumer.taken_id import TakenId
 from consumerd.wire.registry.subscription import Subscription
 
@@ -54,10 +49,7 @@ _REMEMBERED: Final = 24 * 3600.0
 class GroupConsumer(RunningMember[events.Event]):
     """One member of one group. `zk` is a started session; it stays the caller's, who closes it after `run`.
 
-    `backend` is the dialect of the group (`consumerd.member.consumer.backends`). `handler` is already wrapped by the
-    retry policy; it is started before the member registers, and stopped when the member owns nothing any more.
-    `listener` is notified of partitions that come and go. `budget` is the memory that members of one process share; by
-    default the member has one of its own, of `settings.fetch.budget` bytes.
+    `backend` is the dialect of the group (`consumerd.member.consumer.backends`).
     """
 
     def __init__(
@@ -66,20 +58,10 @@ class GroupConsumer(RunningMember[events.Event]):
         *,
         zk: ZooKeeper,
         backend: GroupBackend,
-        handler: Handler | PartitionedHandler,
-        clock: Clock,
         rng: Random,
-        listener: RebalanceListener | None = None,
-        budget: ByteBudget | None = None,
+        **parts: Unpack[MemberParts],
     ) -> None:
-        super().__init__(
-            settings,
-            handler=handler,
-            clock=clock,
-            listener=listener,
-            stop_event=events.StopRequested(),
-            budget=budget,
-        )
+        super().__init__(settings, stop_event=events.StopRequested(), **parts)
         self._zk = zk
         self._trigger_queued = False
         self._ever_registered = False
@@ -92,18 +74,17 @@ class GroupConsumer(RunningMember[events.Event]):
         self._shown: dict[TopicPartition, int] | None = None
         self._blocked = BlockedClaims(settings.group)
         self._looked_for_unclaimed = 0.0
-        self._taken_id = TakenId(settings.group, settings.consumer_id, clock)
+        self._taken_id = TakenId(settings.group, settings.consumer_id, self.clock)
         self._awaited = MissingTopics(settings.group, settings.subscription)
         #: Set by `_begin`.
         self._unsubscribe: Callable[[], None]
         self._member = ZooKeeperMember(settings.consumer_id, settings.subscription, settings.membership, backend.rules)
-        self.fence = Fence(zk, clock, settings.lease_margin)
+        self.fence = Fence(zk, self.clock, settings.lease_margin)
         pool, self._fetching, self.brokers = backend.fetching(zk, self, rng)
-        self._coordination = GroupCoordination(zk, settings, backend, clock=clock, triggered=self._triggered)
+        self._coordination = GroupCoordination(zk, settings, backend, clock=self.clock, triggered=self._triggered)
         store = backend.store(zk, settings.group, self._coordination)
         self.cluster = backend.cluster(zk)
-        self._partitions = self._make_partitions(pool, store, self._ownership_lost)
-        self.controls = PartitionControls(self._partitions, pool, store)
+        self._make_partitions(pool, store, self._ownership_lost)
 
     @property
     def assigned(self) -> list[TopicPartition]:

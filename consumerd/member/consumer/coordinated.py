@@ -15,30 +15,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 from uuid import UUID
 
 import structlog
 
-from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import BrokerError, ConsumerdError, IdTakenError
 from consumerd.base.partition import TopicPartition
-from consumerd.base.ports import Clock
 from consumerd.group import coordinated_events as events
 from consumerd.group.consumer_protocol import ConsumerProtocolMember
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.group.coordinated_base import BrokerMember
 from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.handlers import Handler
 from consumerd.member.consumer.backends_v08 import ClusterBackend
-from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.fence import Fence, GroupLease
 from consumerd.member.consumer.group_requests import ConsumerGroupRequests, GroupRequests
-from consumerd.member.consumer.listeners import RebalanceListener
 from consumerd.member.consumer.missing_topics import MissingTopics
-from consumerd.member.consumer.running_member import RunningMember
+from consumerd.member.consumer.running_member import MemberParts, RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
@@ -69,20 +63,10 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         coordination: CoordinationSettings,
         *,
         backend: ClusterBackend,
-        handler: Handler | PartitionedHandler,
-        clock: Clock,
         rng: Random,
-        listener: RebalanceListener | None = None,
-        budget: ByteBudget | None = None,
+        **parts: Unpack[MemberParts],
     ) -> None:
-        super().__init__(
-            settings,
-            handler=handler,
-            clock=clock,
-            listener=listener,
-            stop_event=events.StopRequested(),
-            budget=budget,
-        )
+        super().__init__(settings, stop_event=events.StopRequested(), **parts)
         self._coordination = coordination
         self._member: BrokerMember
         self._requests: GroupRequests
@@ -93,19 +77,18 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         else:
             self._member = CoordinatedMember(settings.subscription, coordination)
             self._requests = GroupRequests(backend.client, settings.group, coordination)
-        self.fence = Fence(GroupLease(self._member, clock, coordination.session_timeout), clock, settings.lease_margin)
+        self.fence = Fence(
+            GroupLease(self._member, self.clock, coordination.session_timeout), self.clock, settings.lease_margin
+        )
         pool = backend.pool(self, rng)
         self._request = self._requests.actions
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._awaited = MissingTopics(settings.group, settings.subscription)
         store = backend.store(settings.group, self._member)
         self.cluster, self.brokers = backend.cluster, backend.brokers
-        self._partitions = self._make_partitions(
-            pool,
-            store,
-            lambda partitions: self._queue.put_nowait(events.OwnershipLost(min(partitions))),
+        self._make_partitions(
+            pool, store, lambda partitions: self._queue.put_nowait(events.OwnershipLost(min(partitions)))
         )
-        self.controls = PartitionControls(self._partitions, pool, store)
 
     @property
     def assigned(self) -> list[TopicPartition]:

@@ -10,23 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
-from typing import Literal
+from typing import Literal, Unpack
 
 import structlog
 
-from consumerd.base.budget import ByteBudget
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.base.ports import Clock
-from consumerd.handlers import Handler
 from consumerd.member.consumer.backends_v08 import ClusterBackend
-from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.errors import FixedGroupError
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
-from consumerd.member.consumer.listeners import RebalanceListener
-from consumerd.member.consumer.running_member import RunningMember
+from consumerd.member.consumer.running_member import MemberParts, RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.net.client.cluster import ClusterClient
 
@@ -44,20 +38,16 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         partitions: Sequence[TopicPartition],
         *,
         backend: ClusterBackend,
-        handler: Handler | PartitionedHandler,
-        clock: Clock,
         rng: Random,
-        listener: RebalanceListener | None = None,
-        budget: ByteBudget | None = None,
+        **parts: Unpack[MemberParts],
     ) -> None:
-        super().__init__(settings, handler=handler, clock=clock, listener=listener, stop_event="stop", budget=budget)
+        super().__init__(settings, stop_event="stop", **parts)
         self._assigned = sorted(set(partitions))
-        self.fence = Fence(FixedLease(), clock, settings.lease_margin)
+        self.fence = Fence(FixedLease(), self.clock, settings.lease_margin)
         pool = backend.pool(self, rng)
         store = backend.store(settings.group)
         self.cluster, self.brokers = backend.cluster, backend.brokers
-        self._partitions = self._make_partitions(pool, store, self._refused)
-        self.controls = PartitionControls(self._partitions, pool, store)
+        self._make_partitions(pool, store, self._refused)
 
     @property
     def assigned(self) -> list[TopicPartition]:

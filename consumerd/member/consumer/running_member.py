@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NotRequired, TypedDict, TypeVar
 
 import structlog
 
@@ -47,8 +47,22 @@ log = structlog.get_logger(__name__)
 _Event = TypeVar("_Event")
 
 
+class MemberParts(TypedDict):
+    """What any member is made with, beside its settings.
+
+    `handler` is already wrapped by the retry policies; it is started before the member joins, and stopped when it owns
+    nothing any more. `listener` is notified of partitions that come and go. `budget` is the memory that members of one
+    process share; by default the member has one of its own, of `settings.fetch.budget` bytes.
+    """
+
+    handler: Handler | PartitionedHandler
+    clock: Clock
+    listener: NotRequired[RebalanceListener | None]
+    budget: NotRequired[ByteBudget | None]
+
+
 class RunningMember(Generic[_Event]):
-    """A running member. `handler` is already wrapped by the retry policies."""
+    """A running member. For its arguments see `MemberParts`; `stop_event` makes its machine leave."""
 
     #: Made by the subclass with `_make_partitions`.
     _partitions: OwnedPartitions
@@ -68,7 +82,7 @@ class RunningMember(Generic[_Event]):
         *,
         handler: Handler | PartitionedHandler,
         clock: Clock,
-        listener: RebalanceListener | None,
+        listener: RebalanceListener | None = None,
         stop_event: _Event,
         budget: ByteBudget | None = None,
     ) -> None:
@@ -115,13 +129,13 @@ class RunningMember(Generic[_Event]):
         pool: PartitionPool,
         store: OffsetStore,
         lost: Callable[[frozenset[TopicPartition]], None],
-    ) -> OwnedPartitions:
+    ) -> None:
         handler = self._handler
         self._pool = pool
-        if isinstance(handler, PartitionedHandler):
-            return OwnedPartitions(self, handler, pool, self.budget, store, lost)
-        self._plain = PlainHandler(handler)
-        return OwnedPartitions(self, self._plain, pool, self.budget, store, lost)
+        if not isinstance(handler, PartitionedHandler):
+            handler = self._plain = PlainHandler(handler)
+        self._partitions = OwnedPartitions(self, handler, pool, self.budget, store, lost)
+        self.controls = PartitionControls(self._partitions, pool, store)
 
     @property
     def failure(self) -> ConsumerdError | None:

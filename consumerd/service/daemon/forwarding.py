@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random, SystemRandom
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from consumerd.base.errors import ConfigError
 from consumerd.base.ports import Clock
@@ -28,6 +28,8 @@ from consumerd.service.config.problems import problems_of
 from consumerd.service.config.validation import InvalidValuesError, table_of
 from consumerd.wire.v08.records import RecordCodec
 
+_DEFAULTS: Final = ForwardSettings()
+
 
 @checked
 def forward(
@@ -42,18 +44,18 @@ def forward(
     partitions_per_broker: Count = 1,
     key: Mapping[str, Any] | None = None,
     key_missing: Literal["null", "fail"] = "null",
-    headers: bool = True,
+    headers: bool = _DEFAULTS.headers,
     source: str | None = None,
     timestamp: Literal["source", "now"] = "source",
     codec: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none",
-    max_message_bytes: Bytes = 1_000_000,
-    chunk_bytes: Bytes = 512 * 1024,
+    max_message_bytes: Bytes = _DEFAULTS.max_message_bytes,
+    chunk_bytes: Bytes = _DEFAULTS.chunk_bytes,
     idempotent: bool | None = None,
     resume: Literal["committed", "target"] = "committed",
-    exactly_once: bool = False,
+    exactly_once: bool = _DEFAULTS.exactly_once,
     partitions: Count | Mapping[str, Count] | None = None,
     replication_factor: Count | None = None,
-    delivery_timeout: Seconds = 120.0,
+    delivery_timeout: Seconds = _DEFAULTS.delivery_timeout,
     request_timeout: Seconds = 30.0,
 ) -> ForwardHandler:
     """The handler, not started; docs/handlers.md says what each option means. Raises ValueError, ConfigError."""
