@@ -20,7 +20,7 @@ from consumerd.base.errors import reason_of
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
 from consumerd.producer.errors import EncodingError, NotSentError
 from consumerd.producer.partitioners import Partitioner, checked_index
-from consumerd.producer.v07.data import NOT_A_LIST, ProducerData
+from consumerd.producer.v07.data import ProducerData
 from consumerd.producer.v08.batches import BatchRange, Deliveries, ProducerBatch
 from consumerd.producer.v08.producer import ProducerTransaction, V08Producer
 from consumerd.wire.v08.records import Headers
@@ -70,30 +70,19 @@ class ClusterProducer:
         the background returns when there is room. Raises EncodingError and PartitionerError before anything is sent;
         MessageSizeTooLargeError, BrokerError, ProducerClosedError.
         """
-        if isinstance(payloads, (str, bytes, bytearray, memoryview)):
-            raise TypeError(NOT_A_LIST)
-        for each in await self._taken(topic, payloads, key, partition, headers, timestamp):
-            await each.confirm()
+        await self.send_all([ProducerData(topic, payloads, key, partition, headers, timestamp)])
 
     async def send_all(self, data: Sequence[ProducerData], *, merge: bool = True) -> None:
         """The same for several. Messages to one partition are joined with any value of `merge`."""
         deliveries: list[Deliveries] = []
         for item in data:
-            deliveries += await self._taken(
-                item.topic, item.payloads, item.key, item.partition, item.headers, item.timestamp
-            )
+            deliveries += await self._taken(item)
         for each in deliveries:
             await each.confirm()
 
-    async def _taken(
-        self,
-        topic: str,
-        payloads: Sequence[Any],
-        key: Hashable,
-        partition: int | None,
-        headers: Headers,
-        timestamp: int | None,
-    ) -> list[Deliveries]:
+    async def _taken(self, data: ProducerData) -> list[Deliveries]:
+        topic, payloads, key, partition = data.topic, data.payloads, data.key, data.partition
+        headers, timestamp = data.headers, data.timestamp
         filled = encode_all(self.encoder, [payload for payload in payloads if payload is not None])
         values: list[bytes | None] = [*filled]
         if len(values) != len(payloads):
@@ -177,7 +166,7 @@ class ClusterProducer:
 class ClusterTransaction:
     """An open transaction: what is sent with it counts together, or not at all."""
 
-    def __init__(self, take: Callable[..., Awaitable[object]], transaction: ProducerTransaction) -> None:
+    def __init__(self, take: Callable[[ProducerData], Awaitable[object]], transaction: ProducerTransaction) -> None:
         self._take = take
         #: As `consumerd.producer.v08.producer.ProducerTransaction.send_offsets`.
         self.send_offsets = transaction.send_offsets
@@ -193,9 +182,7 @@ class ClusterTransaction:
         timestamp: int | None = None,
     ) -> None:
         """Send as `ClusterProducer.send`; return when there is room. The end of the transaction raises what failed."""
-        if isinstance(payloads, (str, bytes, bytearray, memoryview)):
-            raise TypeError(NOT_A_LIST)
-        await self._take(topic, payloads, key, partition, headers, timestamp)
+        await self._take(ProducerData(topic, payloads, key, partition, headers, timestamp))
 
 
 def _encoded_key(key: Hashable) -> bytes | None:
