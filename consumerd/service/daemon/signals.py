@@ -141,11 +141,10 @@ class ProcessSignals:
     """Takes the process's signals over, from `__enter__` to `__exit__`, in the main thread.
 
     A SIGHUP that the process was started to ignore (by `nohup`) stays ignored. `reloads`: SIGHUP asks for a reload,
-    which waits until there is something that reloads. `end_process` is for tests.
+    which waits until there is something that reloads.
     """
 
-    def __init__(self, end_process: Callable[[int], object] = os._exit, *, reloads: bool = False) -> None:
-        self._end_process = end_process
+    def __init__(self, *, reloads: bool = False) -> None:
         self._reloads = reloads
         self._reload: tuple[asyncio.AbstractEventLoop, Callable[[], None]] | None = None
         self._reload_waits = False
@@ -306,7 +305,7 @@ class ProcessSignals:
             what = "stopped by" if stops else "ignored"
             _aside(lambda: _say(f"{what} {name} before it had started; nothing was joined."), wait=True)
             if stops:
-                self._end_process(ExitCode.OK)
+                os._exit(ExitCode.OK)
         elif number == signal.SIGUSR1:
             _aside(self._show_stacks)
         elif number == signal.SIGUSR2 or (number == signal.SIGHUP and self._requests):
@@ -363,7 +362,7 @@ class ProcessSignals:
         outcome = StopForcedError(reason) if self._receiver is None else self._receiver[1].outcome(reason)
         _aside(lambda: _log("error", "exit_forced", reason=reason, stack=as_lines(frames)), wait=True)
         _aside(lambda: _say(str(outcome)), wait=True)
-        self._end_process(outcome.exit_code)
+        os._exit(outcome.exit_code)
 
     def _show_stacks(self) -> None:
         from consumerd.service.daemon.stacks import task_stacks, thread_stacks  # noqa: PLC0415

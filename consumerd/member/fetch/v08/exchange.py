@@ -47,21 +47,14 @@ class PartitionRequest:
 
     __slots__ = ("answer", "fetch", "patient", "place", "poller")
 
-    def __init__(
-        self,
-        fetch: PartitionFetch,
-        answer: asyncio.Future[FetchedPartition | None],
-        poller: Poller | None = None,
-        *,
-        patient: bool = False,
-    ) -> None:
+    def __init__(self, fetch: PartitionFetch, answer: asyncio.Future[FetchedPartition | None]) -> None:
         self.fetch = fetch
         #: None: ask again. Over a quota the broker answers without the partition; or the poll let go of it.
         self.answer = answer
         #: Of a request that is polled.
-        self.poller = poller
+        self.poller: Poller | None = None
         #: Of a request that is polled: whether it stays while its answers are empty, as long as `poller` says so.
-        self.patient = patient
+        self.patient = False
         #: The topic and the number of the partition.
         self.place: Place = fetch[:2]
 
