@@ -2,7 +2,7 @@
 
 A default in a document is text like any other, so that a page reads the same on code hosts. It is found by its form: as
 `key` (value), or in a table with the column `default`. `python docs/defaults.py` writes those that have changed, which
-`make docs` does first; a test fails until then.
+`make docs` does first, and the table of Spark's options; a test fails until then.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import consumerd
 from consumerd.base.settings.properties import properties_of
 from consumerd.service.config.model import Config
+from consumerd.spark.source.options import OPTIONS
 from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -167,13 +168,23 @@ def written(default: Any, former: str) -> str:
     return f"{mark}{numbers[unit]:,.10g}{' ' * bool(unit)}{unit}{mark}"
 
 
+def spark_options() -> str:
+    """The table of the options of Spark's data source."""
+    rows = ["| option | for | |\n|---|---|---|\n"]
+    for name, each in OPTIONS.items():
+        requires = f"`{each.more['requires']}`" if each.more["requires"] else "both"
+        if each.description:
+            rows.append(f"| `{name}` | {each.more['of'] or requires} | {each.description} |\n")
+    return "".join(rows)
+
+
 def rewritten(document: str) -> str:
-    """The text of a document with the defaults that the code has."""
+    """The text of a document with the defaults and options that the code has."""
     text = read(document)
     for place in sorted((*tables(document), *sentences(document)), key=lambda each: each.begin, reverse=True):
         if same(place.text, place.default) is False:
             text = f"{text[: place.begin]}{written(place.default, place.text)}{text[place.end :]}"
-    return text
+    return re.sub(r"\| option \| for \| \|\n(?:\|.*\n)+", lambda _: spark_options(), text)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from consumerd.cli.main import cli
 from consumerd.spark.packages import AVRO_PACKAGE
 from consumerd.spark.run import run_pipeline
 from consumerd.spark.source.columns import COLUMNS
-from consumerd.spark.source.options import OPTIONS
 from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.testing.plugin import BrokerFactory
@@ -148,12 +147,9 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| `")]
 
 
-def test_guide_lists_all_columns_and_options() -> None:
+def test_guide_lists_all_columns() -> None:
     listed = [name for row in rows("Columns") for name in re.findall(r"`(\w+)`", row[0])]
     assert listed == [column.name for column in COLUMNS]
-    options = [name for row in rows("Options") for name in re.findall(r"`([\w.]+)`", row[0])]
-    assert set(options) == set(OPTIONS) - {"paths"}
-    assert len(options) == len(set(options))
 
 
 def test_deployment_guide_names_the_jar_that_sessions_request() -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from consumerd.base.errors import NotFoundError
 from consumerd.cli.main import cli
+from consumerd.spark.source.options import OPTIONS
 from tests.unit.test_site import module_of_docs
 
 defaults = module_of_docs("defaults")
@@ -153,6 +154,12 @@ def test_numbers_are_those_of_the_code() -> None:
     ]
     assert wrong == [], "run `python docs/defaults.py`"
     assert sum(fits is not None for _, fits in judged) > 60
+
+
+def test_table_of_sparks_options_is_that_of_the_code() -> None:
+    assert defaults.spark_options() in read("docs/spark.md"), "run `python docs/defaults.py`"
+    listed = re.findall(r"^\| `([\w.]+)`", defaults.spark_options(), re.MULTILINE)
+    assert listed == [name for name in OPTIONS if name != "paths"]
 
 
 def test_every_number_of_the_commit_interval_is_compared() -> None:

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, TypeAlias
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 #: Topic -> name of a partition (`0-2`, or `2` without a broker) -> offset, or an object with the offset and its log.
-Offsets: TypeAlias = "Mapping[str, Mapping[str, int | Mapping[str, Any]]]"
+Offsets: TypeAlias = Mapping[str, Mapping[str, int | Mapping[str, Any]]]
 #: EARLIEST or LATEST for all partitions, or an offset (perhaps one of these) for each.
-Position: TypeAlias = "int | Offsets"
+Position: TypeAlias = int | Offsets
 #: The name of one partition.
 Key: TypeAlias = tuple[str, str]
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
-from consumerd.base.settings.kind import kind_of
+from consumerd.base.settings.kind import ValueKind
 from consumerd.spark.source.offsets import Offsets, Position, parse_position
 from consumerd.spark.source.option_values import Assign, Subscribe, SubscribePattern
 from consumerd.storage.log.archive_names import ArchiveLayout
@@ -31,9 +31,12 @@ def read_text(name: str, value: str) -> str:
     return value.strip()
 
 
-def reads(hint: Any) -> Callable[[str, str], Any]:
-    """Reads what a type allows, as settings do; a word may be in upper or lower case."""
-    kind = kind_of(hint)
+def reads(kind: ValueKind) -> Callable[[str, str], Any]:
+    """Reads what a type allows, as settings do; a word may be in upper or lower case, and bytes may have a unit."""
+    if kind.unit == "bytes":
+        return _byte_count(int(kind.bounds[-1].limit))
+    if kind.type is str and not kind.choices:
+        return read_text
     words = {str(each).lower(): str(each) for each in kind.choices or (("true", "false") if kind.type is bool else ())}
 
     def read(name: str, value: str) -> Any:
@@ -45,7 +48,7 @@ def reads(hint: Any) -> Callable[[str, str], Any]:
     return read
 
 
-def byte_count(low: int) -> Callable[[str, str], int]:
+def _byte_count(low: int) -> Callable[[str, str], int]:
     """Reads a number of bytes of at least `low`, perhaps with a unit."""
 
     def read(name: str, value: str) -> int:
@@ -112,6 +115,19 @@ def read_address(name: str, value: str) -> tuple[str, int]:
         return parse_address(value)
     except ConfigError as error:
         raise OptionError(f"invalid option {name}: {error}".removesuffix(".")) from None
+
+
+def read_servers(name: str, value: str) -> tuple[tuple[str, int], ...]:
+    """Addresses, separated by commas."""
+    return tuple(dict.fromkeys(read_address(name, piece) for piece in value.split(",")))
+
+
+def read_pairs(name: str, value: str) -> tuple[tuple[str, str], ...]:
+    """Names and values, as `name=value,name=value`."""
+    pairs = [piece.partition("=") for piece in value.split(",")]
+    if not all(key.strip() and text.strip() for key, _, text in pairs):
+        raise OptionError(f"option {name} must be name=value,name=value, not {value!r}")
+    return tuple((key.strip(), text.strip()) for key, _, text in pairs)
 
 
 def read_brokers(name: str, value: str) -> Mapping[int, tuple[str, int]]:

@@ -317,7 +317,7 @@ def test_reports_an_invalid_option_in_one_sentence(options: dict[str, str], sent
 def test_rejects_options_of_the_other_kind_of_query() -> None:
     with pytest.raises(OptionError, match="option endingOffsets is not supported in a stream; remove it"):
         refuse_options({"endingoffsets": "latest"}, ["endingOffsets"], "a stream")
-    refuse_options(OPTIONS[:3], ["endingOffsets"], "a stream")
+    refuse_options(list(OPTIONS)[:3], ["endingOffsets"], "a stream")
 
 
 def test_equal_offsets_have_equal_text() -> None:
