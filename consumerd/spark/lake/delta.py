@@ -25,7 +25,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import re
 import secrets
 import time
@@ -47,14 +46,22 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.days import Days
-from consumerd.spark.lake.folders import local_path, open_folder
+from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.offsets import TableOffsets
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, must_be_there, other_division, reading_order
+from consumerd.spark.lake.table import (
+    BATCH,
+    OWNER,
+    Change,
+    SnapshotTable,
+    TableVersion,
+    must_be_there,
+    of_batches,
+    other_division,
+)
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
-    TableOwnedError,
     TablePathError,
     TableSchemaError,
 )
@@ -63,14 +70,11 @@ from consumerd.spark.tables.table import CompactResult
 #: Features of Delta's protocol that do not change which rows a file has, or how its columns are called. deltalake adds
 #: `variantType` to every table with `timestampNtz` when it sets a property.
 _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "variantType"})
-#: Commits that may be faster than ours, one after the other, and the seconds after which we try again, at most.
-_ATTEMPTS: Final = 30
-_PAUSE: Final = 0.5
 _OS_ERROR: Final = re.compile(r"([^\n]*) \(os error (\d+)\)")
 _LOG_NAME: Final = re.compile(r"(\d{20})\..*")
 
 
-class DeltaLakeTable:
+class DeltaLakeTable(SnapshotTable[DeltaTable]):
     """See the module's text and LakeTable."""
 
     def __init__(
@@ -81,32 +85,21 @@ class DeltaLakeTable:
         version: int | None = None,
         files: SystemFiles | None = None,
     ) -> None:
-        local = local_path(path)
-        self.path = (path if local is None else local).rstrip("/")
-        if local is not None and "%" in local:
+        super().__init__(path, storage_options, version)
+        if self._is_local and "%" in self.path:
             raise TablePathError(f"{path} is not a valid path of a Delta table: deltalake would decode its %.")
-        self._options = dict(storage_options or {})
-        self._pinned = version
-        self._log = None if local is None else _LocalLog(f"{self.path}/_delta_log", files or SystemFiles())
+        self._log = _LocalLog(f"{self.path}/_delta_log", files or SystemFiles()) if self._is_local else None
 
     # -- reading
 
-    @property
-    def exists(self) -> bool:
-        return self._open() is not None
+    def _owner(self, table: DeltaTable) -> str | None:
+        return _owner(table)
 
-    def owner(self) -> str | None:
-        table = self._open()
-        return None if table is None else _owner(table)
+    def _last_batch(self, table: DeltaTable, writer: str | None) -> int | None:
+        return _last_batch(table, writer)
 
-    def schema(self) -> pa.Schema:
-        return _arrow(self._existing())
-
-    def batches(self) -> tuple[range, ...]:
-        """From 0 to the last one: the batches of a checkpoint have no gaps."""
-        table = self._open()
-        last = None if table is None else _last_batch(table, _owner(table))
-        return () if last is None else (range(last + 1),)
+    def _arrow(self, table: DeltaTable) -> pa.Schema:
+        return pa.schema(table.schema().to_arrow())
 
     def offsets(self) -> TableOffsets | None:
         missing: int | None = None
@@ -164,14 +157,7 @@ class DeltaLakeTable:
             raise NotFoundError(f"the table {self.path} has versions up to {self.version()}, and no version {version}.")
         return DeltaLakeTable(self.path, storage_options=self._options, version=version)
 
-    def _existing(self) -> DeltaTable:
-        table = self._open()
-        if table is None:
-            raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
-        return table
-
     def _open(self) -> DeltaTable | None:
-        """A new snapshot of the table; None if there is none."""
         with _declared_errors(self.path):
             if self._log is not None and not self._log.exists():
                 return None
@@ -191,21 +177,9 @@ class DeltaLakeTable:
 
     # -- writing
 
-    def commit(
-        self,
-        files: Sequence[DataFile],
-        *,
-        writer: str,
-        batch: int,
-        schema: pa.Schema,
-        offsets: TableOffsets | None = None,
-        days: Days | None = None,
-    ) -> bool:
-        if batch < 0:
-            raise ValueError(f"batch {batch} is negative")
-        if BATCH not in schema.names:
-            raise ValueError(f"the columns {schema.names} lack {BATCH}")
-        actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in files]
+    def _append(self, change: Change) -> bool:
+        writer, batch, offsets = change.writer, change.batch, change.offsets
+        actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in change.files]
         transactions = [Transaction(writer, batch)]
         number = None if offsets is None else self._write_offsets(offsets)
         former: int | None = None
@@ -214,7 +188,7 @@ class DeltaLakeTable:
 
         def attempt() -> bool:
             nonlocal former
-            table = self._claimed(writer, schema, days)
+            table = self._claimed(change)
             last = _last_batch(table, writer)
             if last is not None and batch <= last:
                 # Ours, if an earlier attempt took place although an error was reported.
@@ -222,7 +196,7 @@ class DeltaLakeTable:
             former = _offsets_number(table, writer)
             self._write(
                 table,
-                files,
+                change.files,
                 actions,
                 CommitProperties(
                     app_transactions=transactions,
@@ -250,35 +224,26 @@ class DeltaLakeTable:
         folder.sync(_offsets_file(number))
         return number
 
-    def replace(
-        self,
-        files: Sequence[DataFile],
-        *,
-        writer: str,
-        batch: int,
-        schema: pa.Schema,
-        rebuild: str,
-        days: Days | None = None,
-    ) -> bool:
-        stored = _stored(schema)
-        actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in files]
+    def _overwrite(self, change: Change, rebuild: str) -> bool:
+        stored = _stored(change.schema)
+        actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in change.files]
 
         def attempt() -> bool:
             table = self._open()
             if table is None:
-                table = self._created(stored, days)
-            table = self._owned(writer, table)
-            self._must_have(days, table)
-            if table.transaction_version(rebuild) is not None:
+                table = self._created(stored, change.days)
+            table = self._owned(change.writer, table)
+            self._must_have(change.days, table)
+            if self._has_rebuilt(table, rebuild):
                 return False
             self._write(
                 table,
-                files,
+                change.files,
                 actions,
                 CommitProperties(
-                    app_transactions=[Transaction(writer, batch), Transaction(rebuild, 0)],
+                    app_transactions=[Transaction(change.writer, change.batch), Transaction(rebuild, 0)],
                     max_commit_retries=0,
-                    custom_metadata={"userMetadata": f"consumerd rebuilt batches up to {batch}"},
+                    custom_metadata={"userMetadata": f"consumerd rebuilt batches up to {change.batch}"},
                 ),
                 replacing=stored,
             )
@@ -286,30 +251,20 @@ class DeltaLakeTable:
 
         return self._committed(attempt)
 
-    def was_rebuilt(self, rebuild: str) -> bool:
-        table = self._open()
-        return table is not None and table.transaction_version(rebuild) is not None
-
-    def must_have(self, days: Days | None) -> None:
-        table = self._open()
-        if table is not None:
-            self._must_have(days, table)
+    def _has_rebuilt(self, table: DeltaTable, rebuild: str) -> bool:
+        return table.transaction_version(rebuild) is not None
 
     def _must_have(self, days: Days | None, table: DeltaTable) -> None:
         found, wanted = table.metadata().partition_columns, _columns(days)
         if found != wanted:
             raise other_division(self.path, ", ".join(found), ", ".join(wanted))
 
-    def accepts(self, *, writer: str, batch: int, schema: pa.Schema, days: Days | None = None) -> bool:
-        table = self._open()
-        if table is None:
-            return True
-        if not _is_free(table, writer):
-            self._must_belong_to(writer, table)
-        self._must_have(days, table)
+    def _must_fit(self, table: DeltaTable, schema: pa.Schema) -> None:
         _new_columns(table, _stored(schema), self.path)
-        last = _last_batch(table, writer)
-        return last is None or batch > last
+
+    def _must_accept(self, writer: str, table: DeltaTable) -> None:
+        if not _is_free(table, writer):
+            super()._must_accept(writer, table)
 
     def _created(self, schema: Schema, days: Days | None) -> DeltaTable:
         DeltaTable.create(
@@ -321,14 +276,14 @@ class DeltaLakeTable:
         )
         return self._existing()
 
-    def _claimed(self, writer: str, schema: pa.Schema, days: Days | None) -> DeltaTable:
-        """A snapshot of the table, which belongs to `writer` and has these columns."""
-        stored = _stored(schema)
+    def _claimed(self, change: Change) -> DeltaTable:
+        """A snapshot of the table, which belongs to the writer and has these columns."""
+        stored = _stored(change.schema)
         table = self._open()
         if table is None:
-            table = self._created(stored, days)
-        table = self._owned(writer, table)
-        self._must_have(days, table)
+            table = self._created(stored, change.days)
+        table = self._owned(change.writer, table)
+        self._must_have(change.days, table)
         new = _new_columns(table, stored, self.path)
         if new:
             table.alter.add_columns(new, commit_properties=_once())
@@ -340,16 +295,8 @@ class DeltaLakeTable:
         if _is_free(table, writer):
             table.alter.set_table_properties({OWNER: writer}, raise_if_not_exists=False, commit_properties=_once())
             table = self._existing()
-        self._must_belong_to(writer, table)
+        self._must_accept(writer, table)
         return table
-
-    def _must_belong_to(self, writer: str, table: DeltaTable) -> None:
-        owner = _owner(table)
-        if owner != writer:
-            raise TableOwnedError(
-                f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
-                "that checkpoint, or move the table away to write everything again."
-            )
 
     def adopt(self, files: Sequence[DataFile], *, writer: str, batch: int | None, schema: pa.Schema) -> None:
         """Create the table with files that are there, as all batches of `writer` up to `batch`, in one commit.
@@ -431,26 +378,17 @@ class DeltaLakeTable:
             commit_properties=properties,
         )
 
-    def _committed(self, attempt: Callable[[], bool]) -> bool:
-        """Repeat `attempt` while other commits are faster; what it returned is durable then."""
-        if self._pinned is not None:
-            raise ValueError(f"version {self._pinned} of {self.path} is for reading only")
-        for _ in range(_ATTEMPTS):
-            before = self._version()
-            with _declared_errors(self.path):
-                try:
-                    done = attempt()
-                except DeltaError:
-                    if self._version() == before:
-                        raise
-                    time.sleep(random.uniform(0, _PAUSE))
-                    continue
-                self._sync()
-                return done
-        raise TableError(
-            f"the table {self.path} was not changed: other writers committed {_ATTEMPTS} times while this one tried. "
-            "Run the step again, which repeats nothing."
-        )
+    def _attempted(self, attempt: Callable[[], bool]) -> bool | None:
+        before = self._version()
+        with _declared_errors(self.path):
+            try:
+                done = attempt()
+            except DeltaError:
+                if self._version() == before:
+                    raise
+                return None
+            self._sync()
+            return done
 
     def _version(self) -> int | None:
         table = self._open()
@@ -511,13 +449,7 @@ def _add(file: DataFile, *, data_change: bool) -> AddAction:
 
 def _files(table: DeltaTable, after: int, to: int | None) -> list[DataFile]:
     actions = pa.table(table.get_add_actions(flatten=False)).to_pylist()
-    found = [_data_file(action) for action in actions]
-    kept = [
-        file
-        for file in found
-        if file.maximums.get(BATCH, after + 1) > after and (to is None or file.minimums.get(BATCH, to) <= to)
-    ]
-    return sorted(kept, key=reading_order)
+    return of_batches(map(_data_file, actions), after, to)
 
 
 def _data_file(action: Mapping[str, Any]) -> DataFile:
@@ -552,10 +484,6 @@ def _statistic(value: Any) -> Any:
         case dict():
             return _known(value)
     return value
-
-
-def _arrow(table: DeltaTable) -> pa.Schema:
-    return pa.schema(table.schema().to_arrow())
 
 
 def _stored(schema: pa.Schema) -> Schema:

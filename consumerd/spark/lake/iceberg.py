@@ -23,7 +23,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,11 +43,10 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
-from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO, parquet_files_to_data_files
+from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType, TimestamptzType
 from pyiceberg.utils.config import Config
 from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
@@ -57,14 +56,23 @@ from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.files import SystemFiles
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.days import Days
-from consumerd.spark.lake.folders import local_path
+from consumerd.spark.lake.iceberg_bounds import column_bounds
+from consumerd.spark.lake.iceberg_files import SyncedFileIO
 from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.offsets import TableOffsets
-from consumerd.spark.lake.table import BATCH, OWNER, TableVersion, must_be_there, other_division, reading_order
+from consumerd.spark.lake.table import (
+    BATCH,
+    OWNER,
+    Change,
+    SnapshotTable,
+    TableVersion,
+    must_be_there,
+    of_batches,
+    other_division,
+)
 from consumerd.spark.tables.errors import (
     TableCorruptError,
     TableError,
-    TableOwnedError,
     TablePathError,
     TableSchemaError,
 )
@@ -111,45 +119,33 @@ _STORE: Final = {
 }
 
 
-class IcebergLakeTable:
+class IcebergLakeTable(SnapshotTable[Table]):
     """See the module's text and LakeTable. `version()` is Iceberg's sequence number."""
 
     def __init__(
         self, path: str, *, storage_options: Mapping[str, str] | None = None, sequence_number: int | None = None
     ) -> None:
-        local = local_path(path)
-        self.path = (path if local is None else local).rstrip("/")
+        super().__init__(path, storage_options, sequence_number)
         bad = sorted(set(self.path) & set("?#%"))
         if bad:
             raise TablePathError(f"{path} is not a valid path of an Iceberg table: {' '.join(bad)} would be decoded.")
-        self._options = dict(storage_options or {})
-        self._pinned = sequence_number
-        self._local = local is not None
         parent, _, name = self.path.rpartition("/")
         self._identifier = (parent.rpartition("/")[2] or "lake", name)
         self._opened: Catalog | None = None
 
     # -- reading
 
-    @property
-    def exists(self) -> bool:
-        return self._load() is not None
+    def _owner(self, table: Table) -> str | None:
+        return table.properties.get(OWNER)
 
-    def owner(self) -> str | None:
-        table = self._load()
-        return None if table is None else table.properties.get(OWNER)
+    def _last_batch(self, table: Table, writer: str | None) -> int | None:
+        return _last_batch(table)
 
-    def schema(self) -> pa.Schema:
-        return _arrow(self._existing())
-
-    def batches(self) -> tuple[range, ...]:
-        """From 0 to the last one: the batches of a checkpoint have no gaps."""
-        table = self._load()
-        last = None if table is None else _last_batch(table)
-        return () if last is None else (range(last + 1),)
+    def _arrow(self, table: Table) -> pa.Schema:
+        return _nullable(table.schema().as_arrow())
 
     def offsets(self) -> TableOffsets | None:
-        table = self._load()
+        table = self._open()
         text = None if table is None else table.properties.get(OFFSETS)
         if table is None or text is None:
             return None
@@ -178,7 +174,7 @@ class IcebergLakeTable:
             ]
             dataset = pyarrow.dataset.FileSystemDataset.from_paths(
                 [f"{folder}/{file.path}" for file in found],
-                schema=_arrow(table),
+                schema=self._arrow(table),
                 format=pyarrow.dataset.ParquetFileFormat(),
                 filesystem=system,
                 partitions=known,
@@ -213,17 +209,10 @@ class IcebergLakeTable:
 
     @property
     def _url(self) -> str:
-        return f"file://{self.path}" if self._local else self.path
+        return f"file://{self.path}" if self._is_local else self.path
 
-    def _existing(self) -> Table:
-        table = self._load()
-        if table is None:
-            raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
-        return table
-
-    def _load(self) -> Table | None:
-        """The table with its newest metadata; None if the catalog does not have it."""
-        if self._opened is None and self._local and self._embedded and not Path(self._catalog_file).exists():
+    def _open(self) -> Table | None:
+        if self._opened is None and self._is_local and self._embedded and not Path(self._catalog_file).exists():
             return None
         with _declared_errors(self.path):
             try:
@@ -244,10 +233,10 @@ class IcebergLakeTable:
             properties = _configured() | {
                 _STORE.get(name.lower(), name): value for name, value in self._options.items()
             }
-            if self._local:
+            if self._is_local:
                 properties["py-io-impl"] = f"{SyncedFileIO.__module__}.{SyncedFileIO.__name__}"
             if self._embedded:
-                if not self._local:
+                if not self._is_local:
                     raise ConfigError(
                         f"{self.path} is in an object store: an Iceberg table needs a catalog there, such as a REST "
                         "catalog, by the storage option uri, or PYICEBERG_CATALOG__CONSUMERD__URI in the environment."
@@ -276,10 +265,8 @@ class IcebergLakeTable:
                     f"the table {self.path} has deletions that are not applied to its files: rewrite them with the "
                     "program that deleted rows."
                 )
-            file = self._described(task.file, table)
-            if file.maximums.get(BATCH, after + 1) > after and (to is None or file.minimums.get(BATCH, to) <= to):
-                found.append(file)
-        return sorted(found, key=reading_order)
+            found.append(self._described(task.file, table))
+        return of_batches(found, after, to)
 
     def _described(self, file: IcebergFile, table: Table) -> DataFile:
         fields = {field.field_id: field for field in table.schema().fields}
@@ -289,18 +276,13 @@ class IcebergLakeTable:
             size=file.file_size_in_bytes,
             rows=file.record_count,
             modified=0,
-            minimums=_bounds(file.lower_bounds, fields, up=False),
-            maximums=_bounds(file.upper_bounds, fields, up=True),
+            minimums=column_bounds(file.lower_bounds, fields, up=False),
+            maximums=column_bounds(file.upper_bounds, fields, up=True),
             nulls={fields[number].name: count for number, count in nulls.items() if number in fields},
             partition=_partition(file, table),
         )
 
     # -- writing
-
-    def must_have(self, days: Days | None) -> None:
-        table = self._load()
-        if table is not None:
-            self._must_have(days, table)
 
     def _must_have(self, days: Days | None, table: Table) -> None:
         found = [
@@ -310,81 +292,37 @@ class IcebergLakeTable:
         if found != wanted and (found or table.current_snapshot() is not None):
             raise other_division(self.path, ", ".join(found), ", ".join(wanted))
 
-    def accepts(self, *, writer: str, batch: int, schema: pa.Schema, days: Days | None = None) -> bool:
-        table = self._load()
-        if table is None:
-            return True
-        self._must_belong_to(writer, table)
-        self._must_have(days, table)
-        self._must_fit(table, schema)
-        last = _last_batch(table)
-        return last is None or batch > last
-
-    def commit(
-        self,
-        files: Sequence[DataFile],
-        *,
-        writer: str,
-        batch: int,
-        schema: pa.Schema,
-        offsets: TableOffsets | None = None,
-        days: Days | None = None,
-    ) -> bool:
-        if batch < 0:
-            raise ValueError(f"batch {batch} is negative")
-        if BATCH not in schema.names:
-            raise ValueError(f"the columns {schema.names} lack {BATCH}")
-        paths = [f"{self._url}/{file.path}" for file in files]
+    def _append(self, change: Change) -> bool:
+        paths = [f"{self._url}/{file.path}" for file in change.files]
         identity = secrets.token_hex(16)
 
         def attempt() -> bool:
-            table = self._load() or self._created(writer, schema)
-            self._must_belong_to(writer, table)
-            self._must_have(days, table)
-            self._must_fit(table, schema)
+            table = self._claimed(change)
             last = _last_batch(table)
-            if last is not None and batch <= last:
-                return batch == last and table.properties.get(COMMIT) == identity
-            marks = {LAST_BATCH: str(batch)}
+            if last is not None and change.batch <= last:
+                return change.batch == last and table.properties.get(COMMIT) == identity
+            marks = {LAST_BATCH: str(change.batch)}
             properties = marks | {COMMIT: identity}
-            if offsets is not None:
-                properties[OFFSETS] = offsets.encode()
-            with self._transaction(table, files) as transaction:
-                with transaction.update_schema() as update:
-                    update.union_by_name(_nullable(schema))
-                _divide(transaction, table, days)
+            if change.offsets is not None:
+                properties[OFFSETS] = change.offsets.encode()
+            with self._fitted(table, change) as transaction:
                 transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
                 transaction.set_properties(properties)
             return True
 
         return self._committed(attempt)
 
-    def replace(
-        self,
-        files: Sequence[DataFile],
-        *,
-        writer: str,
-        batch: int,
-        schema: pa.Schema,
-        rebuild: str,
-        days: Days | None = None,
-    ) -> bool:
-        """See LakeTable. Columns may be added and widened; one that comes with another type raises TableSchemaError."""
-        paths = [f"{self._url}/{file.path}" for file in files]
+    def _overwrite(self, change: Change, rebuild: str) -> bool:
+        """Columns may be added and widened; one that comes with another type raises TableSchemaError."""
+        paths = [f"{self._url}/{file.path}" for file in change.files]
 
         def attempt() -> bool:
-            table = self._load() or self._created(writer, schema)
-            self._must_belong_to(writer, table)
-            if table.properties.get(_REBUILT) == rebuild:
+            table = self._claimed(change)
+            if self._has_rebuilt(table, rebuild):
                 return False
-            self._must_have(days, table)
-            self._must_fit(table, schema)
             present = [task.file for task in table.scan().plan_files()]
-            marks = {LAST_BATCH: str(batch)}
-            with self._transaction(table, files) as transaction:
-                with transaction.update_schema() as update:
-                    update.union_by_name(_nullable(schema))
-                _divide(transaction, table, days)
+            marks = {LAST_BATCH: str(change.batch)}
+            with self._fitted(table, change) as transaction:
                 with transaction.update_snapshot(snapshot_properties=marks).overwrite() as overwrite:
                     for each in present:
                         overwrite.delete_data_file(each)
@@ -395,13 +333,29 @@ class IcebergLakeTable:
 
         return self._committed(attempt)
 
-    def was_rebuilt(self, rebuild: str) -> bool:
-        table = self._load()
-        return table is not None and table.properties.get(_REBUILT) == rebuild
+    def _claimed(self, change: Change) -> Table:
+        """The table, which belongs to the writer and may have these columns."""
+        table = self._open() or self._created(change.writer, change.schema)
+        self._must_accept(change.writer, table)
+        self._must_have(change.days, table)
+        self._must_fit(table, change.schema)
+        return table
+
+    @contextmanager
+    def _fitted(self, table: Table, change: Change) -> Iterator[Transaction]:
+        """A transaction that adds the columns and the division, and may add the files."""
+        with self._transaction(table, change.files) as transaction:
+            with transaction.update_schema() as update:
+                update.union_by_name(_nullable(change.schema))
+            _divide(transaction, table, change.days)
+            yield transaction
+
+    def _has_rebuilt(self, table: Table, rebuild: str) -> bool:
+        return table.properties.get(_REBUILT) == rebuild
 
     def drop(self) -> None:
         """Take the table out of its catalog; its files stay."""
-        if self._load() is not None:
+        if self._open() is not None:
             self._catalog().drop_table(self._identifier)
 
     def _created(self, writer: str, schema: pa.Schema) -> Table:
@@ -411,13 +365,8 @@ class IcebergLakeTable:
             self._identifier, _nullable(schema), location=self._url, properties={**_CREATED_WITH, OWNER: writer}
         )
 
-    def _must_belong_to(self, writer: str, table: Table) -> None:
-        owner = table.properties.get(OWNER)
-        if owner != writer:
-            raise TableOwnedError(
-                f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
-                "that checkpoint, or move the table away to write everything again."
-            )
+    def _must_accept(self, writer: str, table: Table) -> None:
+        super()._must_accept(writer, table)
         if table.location().rstrip("/") != self._url:
             raise TablePathError(
                 f"the catalog has a table {'.'.join(self._identifier)} at {table.location()}, not at {self._url}: call "
@@ -520,65 +469,12 @@ class IcebergLakeTable:
         must_be_there(self.path, files, self._store)
         return table.transaction()
 
-    def _committed(self, attempt: Callable[[], bool]) -> bool:
-        """Repeat `attempt` while other commits are faster."""
-        if self._pinned is not None:
-            raise ValueError(f"version {self._pinned} of {self.path} is for reading only")
-        for _ in range(_ATTEMPTS):
-            with _declared_errors(self.path):
-                try:
-                    return attempt()
-                except _OVERTAKEN:
-                    time.sleep(random.uniform(0, _PAUSE))
-        raise TableError(
-            f"the table {self.path} was not changed: other writers committed {_ATTEMPTS} times while this one tried. "
-            "Run the step again, which repeats nothing."
-        )
-
-
-class SyncedFileIO(PyArrowFileIO):
-    """Files of this machine that are durable when they are closed."""
-
-    def new_output(self, location: str) -> PyArrowFile:
-        scheme, netloc, path = self.parse_location(location, self.properties)
-        return _SyncedFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))
-
-
-class _SyncedFile(PyArrowFile):
-    def create(self, overwrite: bool = False) -> _SyncedStream:
-        return _SyncedStream(super().create(overwrite), self._path)
-
-
-class _SyncedStream:
-    """pyiceberg's OutputStream: a file that is synced after it was closed."""
-
-    def __init__(self, stream: Any, path: str) -> None:
-        self._stream = stream
-        self._path = path
-
-    def write(self, data: bytes) -> int:
-        return int(self._stream.write(data))
-
-    def tell(self) -> int:
-        return int(self._stream.tell())
-
-    def close(self) -> None:
-        if not self._stream.closed:
-            self._stream.close()
-            SystemFiles().sync_file(self._path)
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._stream.closed)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def __enter__(self) -> _SyncedStream:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _attempted(self, attempt: Callable[[], bool]) -> bool | None:
+        with _declared_errors(self.path):
+            try:
+                return attempt()
+            except _OVERTAKEN:
+                return None
 
 
 def _opened_catalog(properties: Mapping[str, Any]) -> Catalog:
@@ -634,10 +530,6 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
 
 
-def _arrow(table: Table) -> pa.Schema:
-    return _nullable(table.schema().as_arrow())
-
-
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type without ids and large offsets, whose parts may be null."""
     if pa.types.is_large_string(kind):
@@ -651,39 +543,6 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(pa.field("element", _plain(kind.value_type)))
     return kind
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _bounds(found: Mapping[int, bytes] | None, fields: Mapping[int, NestedField], *, up: bool) -> dict[str, Any]:
-    """Bounds of the columns that have some, as Delta's log would have them."""
-    bounds = {}
-    for number, raw in (found or {}).items():
-        field = fields.get(number)
-        value = None if field is None else _bound(field, raw, up=up)
-        if field is not None and value is not None:
-            bounds[field.name] = value
-    return bounds
-
-
-def _bound(field: NestedField, raw: bytes, *, up: bool) -> Any:
-    match field.field_type:
-        case StringType():
-            return raw.decode(errors="replace")
-        case IntegerType() | LongType():
-            return int.from_bytes(raw, "little", signed=True)  # four bytes in files from before a column was widened
-        case DateType():
-            return (date(1970, 1, 1) + timedelta(days=int.from_bytes(raw, "little", signed=True))).isoformat()
-        case TimestampType() | TimestamptzType() as kind:
-            micros = int.from_bytes(raw, "little", signed=True)
-            try:
-                at = _EPOCH + timedelta(milliseconds=-(-micros // 1000) if up else micros // 1000)
-            except OverflowError:
-                return None
-            text = at.replace(tzinfo=None).isoformat(timespec="milliseconds")
-            return f"{text}Z" if isinstance(kind, TimestamptzType) else text
-    return None
 
 
 @contextmanager

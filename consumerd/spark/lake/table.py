@@ -1,16 +1,23 @@
-"""The interface of a table that is written without Spark, whichever format it has."""
+"""A table that is written without Spark, whichever format it has: what all have in common, and what each must have.
+
+Strategy: a change is an attempt on one snapshot, which is repeated on a new one where another commit was faster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.lake.data_file import DataFile
-from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.folders import local_path, open_folder
 from consumerd.spark.lake.offsets import TableOffsets
-from consumerd.spark.tables.errors import TableError
+from consumerd.spark.tables.errors import TableError, TableOwnedError
 from consumerd.spark.tables.table import CompactResult
 
 if TYPE_CHECKING:
@@ -35,35 +42,137 @@ class TableVersion:
     operation: str
 
 
-class LakeTable(Protocol):
+_Snapshot = TypeVar("_Snapshot")
+#: Commits that may be faster than ours, one after the other, and the seconds after which we try again, at most.
+_ATTEMPTS: Final = 30
+_PAUSE: Final = 0.5
+
+
+class Change(NamedTuple):
+    """What a commit adds: files of the batch `batch`, the last one of the checkpoint `writer`."""
+
+    files: Sequence[DataFile]
+    writer: str
+    batch: int
+    schema: pa.Schema
+    days: Days | None
+    offsets: TableOffsets | None = None
+
+
+class SnapshotTable(ABC, Generic[_Snapshot]):
     """Rows in batches, each committed once. Methods raise TableError where the table cannot be read or written.
 
-    TableCorruptError where what describes it is damaged. A reader sees one version of the table per call.
+    TableCorruptError where what describes it is damaged. A reader sees one version of the table per call. What differs
+    by the format is how a snapshot is opened, read and committed.
     """
 
-    #: As given, without a slash at its end.
-    path: str
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None, pinned: int | None) -> None:
+        local = local_path(path)
+        #: As given, without a slash at its end.
+        self.path = (path if local is None else local).rstrip("/")
+        self._is_local = local is not None
+        self._options = dict(storage_options or {})
+        #: The version to read; None: the newest one.
+        self._pinned = pinned
+
+    # -- what a format has
+
+    @abstractmethod
+    def _open(self) -> _Snapshot | None:
+        """A new snapshot of the table; None if there is none."""
+
+    @abstractmethod
+    def _owner(self, table: _Snapshot) -> str | None:
+        """The checkpoint that owns the table."""
+
+    @abstractmethod
+    def _last_batch(self, table: _Snapshot, writer: str | None) -> int | None:
+        """The number of the last batch of `writer`."""
+
+    @abstractmethod
+    def _must_have(self, days: Days | None, table: _Snapshot) -> None:
+        """As `must_have`."""
+
+    @abstractmethod
+    def _must_fit(self, table: _Snapshot, schema: pa.Schema) -> None:
+        """Raise TableSchemaError for columns that come with another type, or another name."""
+
+    @abstractmethod
+    def _arrow(self, table: _Snapshot) -> pa.Schema:
+        """All columns, all of them nullable."""
+
+    @abstractmethod
+    def _append(self, change: Change) -> bool:
+        """As `commit`."""
+
+    @abstractmethod
+    def _overwrite(self, change: Change, rebuild: str) -> bool:
+        """As `replace`."""
+
+    @abstractmethod
+    def _has_rebuilt(self, table: _Snapshot, rebuild: str) -> bool:
+        """As `was_rebuilt`."""
+
+    @abstractmethod
+    def _attempted(self, attempt: Callable[[], bool]) -> bool | None:
+        """What `attempt` returned, durable; None if another commit was, or may have been, faster."""
+
+    # -- reading
 
     @property
     def exists(self) -> bool:
         """Whether the table was ever written to."""
-        ...
+        return self._open() is not None
 
     def owner(self) -> str | None:
         """The checkpoint whose batch numbers the table has; None before the first commit."""
-        ...
+        table = self._open()
+        return None if table is None else self._owner(table)
 
     def schema(self) -> pa.Schema:
         """All columns, all of them nullable. Raises NotFoundError."""
-        ...
+        return self._arrow(self._existing())
 
     def batches(self) -> tuple[range, ...]:
-        """Numbers of the batches that are there, as disjoint ascending ranges."""
-        ...
+        """Numbers of the batches that are there, as disjoint ascending ranges: those of a checkpoint have no gaps."""
+        table = self._open()
+        last = None if table is None else self._last_batch(table, self._owner(table))
+        return () if last is None else (range(last + 1),)
 
+    @abstractmethod
     def offsets(self) -> TableOffsets | None:
         """Where the last batch ends in its source; None where its commit does not say. Raises TableCorruptError."""
-        ...
+
+    @abstractmethod
+    def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
+        """The files that may have rows of batches greater than `after` and up to `to`, by their first batch.
+
+        A file may have rows of other batches, too: the column `batch` tells. Raises NotFoundError.
+        """
+
+    @abstractmethod
+    def dataset(self, after: int = -1, to: int | None = None) -> Any:
+        """The rows, or those of these batches, as a `pyarrow.dataset.Dataset`. Raises NotFoundError."""
+
+    @abstractmethod
+    def version(self) -> int:
+        """The number of the last commit. Raises NotFoundError."""
+
+    @abstractmethod
+    def history(self, limit: int | None = None) -> list[TableVersion]:
+        """The commits that can still be read, the last one first. Raises NotFoundError."""
+
+    @abstractmethod
+    def as_of(self, version: int | datetime) -> Self:
+        """The table as it was: for reading only. Raises NotFoundError where there is no such version."""
+
+    def _existing(self) -> _Snapshot:
+        table = self._open()
+        if table is None:
+            raise NotFoundError(f"table {self.path} does not exist: run the step that writes it first.")
+        return table
+
+    # -- writing
 
     def commit(
         self,
@@ -83,7 +192,11 @@ class LakeTable(Protocol):
         first one's, TableSchemaError for a column that comes with another type, TablePathError where the folder holds a
         table of another kind, TableError for a table that is not divided by these `days`.
         """
-        ...
+        if batch < 0:
+            raise ValueError(f"batch {batch} is negative")
+        if BATCH not in schema.names:
+            raise ValueError(f"the columns {schema.names} lack {BATCH}")
+        return self._append(Change(files, writer, batch, schema, days, offsets))
 
     def replace(
         self,
@@ -100,57 +213,80 @@ class LakeTable(Protocol):
         `schema`: the columns that the table has then. `rebuild`: a name that no other replacement has; does nothing and
         returns False where it was made already. Raises as `commit`.
         """
-        ...
+        return self._overwrite(Change(files, writer, batch, schema, days), rebuild)
 
     def was_rebuilt(self, rebuild: str) -> bool:
         """Whether `replace` was made with that name."""
-        ...
+        table = self._open()
+        return table is not None and self._has_rebuilt(table, rebuild)
 
     def must_have(self, days: Days | None) -> None:
         """Raise TableError if the table exists and is divided in another way."""
-        ...
+        table = self._open()
+        if table is not None:
+            self._must_have(days, table)
 
     def accepts(self, *, writer: str, batch: int, schema: pa.Schema, days: Days | None = None) -> bool:
         """Whether `commit` would add that batch, before its files are written. Raises as `commit`."""
-        ...
+        table = self._open()
+        if table is None:
+            return True
+        self._must_accept(writer, table)
+        self._must_have(days, table)
+        self._must_fit(table, schema)
+        last = self._last_batch(table, writer)
+        return last is None or batch > last
 
-    def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
-        """The files that may have rows of batches greater than `after` and up to `to`, by their first batch.
+    def _must_accept(self, writer: str, table: _Snapshot) -> None:
+        """Raise TableOwnedError if the table is another writer's."""
+        owner = self._owner(table)
+        if owner != writer:
+            raise TableOwnedError(
+                f"the table {self.path} was written with another checkpoint ({owner}, this one is {writer}): restore "
+                "that checkpoint, or move the table away to write everything again."
+            )
 
-        A file may have rows of other batches, too: the column `batch` tells. Raises NotFoundError.
-        """
-        ...
-
-    def dataset(self, after: int = -1, to: int | None = None) -> Any:
-        """The rows, or those of these batches, as a `pyarrow.dataset.Dataset`. Raises NotFoundError."""
-        ...
-
+    @abstractmethod
     def optimize(self, target_bytes: int) -> CompactResult:
         """Merge small files into files of about `target_bytes`. May be killed and repeated at any time.
 
         The merged files stay for readers, until `vacuum`. Raises NotFoundError.
         """
-        ...
 
+    @abstractmethod
     def vacuum(self, keep_seconds: float, *, dry_run: bool = False) -> list[str]:
         """Remove files that no version of the last `keep_seconds` has; return their paths in the table's folder.
 
         Such are merged files, and those of a writer that was killed. A file that is not committed yet looks like the
         latter, so `keep_seconds` must be longer than the longest batch. Raises NotFoundError.
         """
-        ...
 
-    def version(self) -> int:
-        """The number of the last commit. Raises NotFoundError."""
-        ...
+    def _committed(self, attempt: Callable[[], bool]) -> bool:
+        """Repeat `attempt` while other commits are faster; what it returned is durable then."""
+        if self._pinned is not None:
+            raise ValueError(f"version {self._pinned} of {self.path} is for reading only")
+        for _ in range(_ATTEMPTS):
+            if (done := self._attempted(attempt)) is not None:
+                return done
+            time.sleep(random.uniform(0, _PAUSE))
+        raise TableError(
+            f"the table {self.path} was not changed: other writers committed {_ATTEMPTS} times while this one tried. "
+            "Run the step again, which repeats nothing."
+        )
 
-    def history(self, limit: int | None = None) -> list[TableVersion]:
-        """The commits that can still be read, the last one first. Raises NotFoundError."""
-        ...
 
-    def as_of(self, version: int | datetime) -> LakeTable:
-        """The table as it was: for reading only. Raises NotFoundError where there is no such version."""
-        ...
+#: A table of any format.
+LakeTable: TypeAlias = SnapshotTable[Any]
+
+
+def of_batches(files: Iterable[DataFile], after: int, to: int | None) -> list[DataFile]:
+    """The files that may have rows of these batches, in reading order (see `SnapshotTable.files`)."""
+    found = [
+        file
+        for file in files
+        if file.maximums.get(BATCH, after + 1) > after and (to is None or file.minimums.get(BATCH, to) <= to)
+    ]
+    return sorted(found, key=reading_order)
 
 
 def other_division(path: str, found: str, wanted: str) -> TableError:
