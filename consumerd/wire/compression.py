@@ -18,6 +18,7 @@ from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import DecompressionError, TooLargeError, beyond_limit
+from consumerd.wire.v08.varint import uvarint
 
 
 class Codec(IntEnum):
@@ -48,6 +49,8 @@ XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 XERIAL_BLOCK = 32 * 1024
 #: No element of the snappy format makes more than 64 bytes out of 3: a larger claim is a lie.
 SNAPPY_MAX_RATIO = 22
+#: Tags and lengths of a last literal, of one or two bytes, whose length is within the last four bytes of its block.
+_LATE_LENGTHS = (b"\xf0\x00", b"\xf0\x01", b"\xf4\x00\x00")
 
 #: Bytes that come out of one call when inflating in steps, and that go in, at most and at first.
 _PIECE_OUT, _PIECE_IN, _FIRST_IN = 1 << 20, 1 << 16, 1 << 10
@@ -306,8 +309,36 @@ def _unsnap(block: bytes, left: int, limit: int) -> bytes:
     try:
         piece: bytes = _snappy().uncompress(block)
     except _snappy().UncompressError as error:
+        if (late := _unsnap_late_length(block, claimed)) is not None:
+            return late
         raise DecompressionError("the snappy payload is damaged") from error
     return piece
+
+
+def _unsnap_late_length(block: bytes, claimed: int) -> bytes | None:
+    """Decompress a block whose last literal has its length within the last four bytes; None where it is damaged.
+
+    The format and the decoders of Google and of snappy-java allow it, the one below python-snappy (snap 1.1.1) does
+    not. So that literal is written in the short form, twice: as it is and with a zero byte more. Where it is really an
+    element, both decompress. Elsewhere the bytes of the second are those of the first and one more, which is half an
+    element, so one of them is damaged.
+    """
+    body = block[next(at for at, byte in enumerate(block) if byte < 0x80) + 1 :]
+    for length in _LATE_LENGTHS:
+        size = length[1] + 1
+        start = len(body) - size - len(length)
+        if start < 0 or not body.startswith(length, start):
+            continue
+        pieces: list[bytes] = []
+        for literal in (body[-size:] + b"\0", body[-size:]):
+            tag = bytes([(len(literal) - 1) << 2])
+            raw = uvarint(claimed - size + len(literal)) + body[:start] + tag + literal
+            try:
+                pieces.append(_snappy().uncompress(raw))
+            except _snappy().UncompressError:
+                return None
+        return pieces[-1]
+    return None
 
 
 def _claimed_size(block: bytes) -> int:

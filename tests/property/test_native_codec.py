@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import random
 import struct
@@ -27,6 +28,7 @@ from consumerd.wire.v07 import (
     encode_message_set,
 )
 from tests.fuzz.mangling import mangled
+from tests.property.test_wire_compression import literal
 from tests.property.test_wire_messages import OFFSETS, ROWS, Made, frame, joined
 from tests.support.codecs import decode_by_both, judge_by_both
 
@@ -176,6 +178,33 @@ def test_on_unusual_gzip_payloads(payload: bytes) -> None:
         data = set_ + encode_message(payload, codec=Codec.GZIP) + encode_message(b"last")
         decode_by_both(data, 5)
         decode_by_both(encode_message(member(data), codec=Codec.GZIP) + data, 5)
+
+
+_CUT = encode_message_set([b"\xf0\x00\x01", b"\xf0\xf0\x01\x01", b"\x04\xf0\x00"])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 4)), min_size=1),
+    st.integers(1, 3),
+    st.integers(0, 4),
+    st.booleans(),
+)
+def test_on_snappy_literals_with_lengths_of_any_form(
+    forms: list[tuple[int, int]], last: int, extra: int, mangle: bool
+) -> None:
+    """The length of a literal may be within the last bytes of its block, though no compressor writes that."""
+    position, block, end = 0, bytearray([len(_CUT)]), len(_CUT) - last
+    for size, form in itertools.cycle(forms):
+        piece = _CUT[position : min(position + size, end)]
+        position += len(piece)
+        block += literal(piece, form)
+        if position == end:
+            break
+    block += literal(_CUT[end:], extra)
+    if mangle:
+        del block[-last]
+    decode_by_both(frame(bytes(block), 1, Codec.SNAPPY), 0)
+    assert len(decode_batch(frame(bytes(block), 1, Codec.SNAPPY), 0)) == (0 if mangle else 3)
 
 
 HEADER = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)

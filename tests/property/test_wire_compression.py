@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 
 import snappy
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consumerd.wire import Codec, DecompressionError, compress, decompress
@@ -67,3 +67,74 @@ def test_flipped_bit_raises_or_changes_nothing_else(codec: Codec, data: bytes, c
 def test_reads_any_bytes_or_raises_declared_errors(codec: Codec, data: bytes, limit: int) -> None:
     within(codec, data, limit)
     within(codec, compress(codec, b"x")[:16] + data, limit)
+
+
+def by_description(block: bytes) -> bytes | None:
+    """Read a raw block of fewer than 128 bytes by Google's description of the format; None where it is damaged."""
+    out, position = bytearray(), 1
+    try:
+        while position < len(block):
+            tag = block[position]
+            kind, size, position = tag & 3, (tag >> 2) + 1, position + 1
+            if kind == 0:
+                if size > 60:
+                    extra = size - 60
+                    size = int.from_bytes(block[position : position + extra], "little") + 1
+                    position += extra
+                if position + size > len(block):
+                    return None
+                out += block[position : position + size]
+                position += size
+                continue
+            if kind == 1:
+                size, offset = (tag >> 2 & 7) + 4, (tag >> 5) << 8 | block[position]
+                position += 1
+            else:
+                extra = 2 * kind - 2 if kind == 2 else 4
+                if position + extra > len(block):
+                    return None
+                offset = int.from_bytes(block[position : position + extra], "little")
+                position += extra
+            if not 0 < offset <= len(out):
+                return None
+            for _ in range(size):
+                out.append(out[-offset])
+    except IndexError:
+        return None
+    return bytes(out) if len(out) == block[0] else None
+
+
+def literal(data: bytes, extra: int) -> bytes:
+    """An element of the snappy format whose length is in its tag, or in `extra` bytes after it."""
+    if not extra:
+        return bytes([(len(data) - 1) << 2]) + data
+    return bytes([(59 + extra) << 2]) + (len(data) - 1).to_bytes(extra, "little") + data
+
+
+#: Bytes that are tags and lengths, too, so that a literal may look like the end of a block.
+_TELLING = st.lists(st.sampled_from(b"\x00\x01\x02\x04\x08\xf0\xf4\xf8\xfc"), min_size=1, max_size=4).map(bytes)
+ELEMENTS = st.lists(
+    st.builds(literal, _TELLING, st.integers(0, 4))
+    | st.sampled_from([b"\x01\x01", b"\x02\x01\x00", b"\xf0"])
+    | _TELLING,
+    max_size=5,
+).map(b"".join)
+
+
+@settings(max_examples=500)
+@example(1, bytes.fromhex("f00001"))
+@example(2, bytes.fromhex("f0010102"))
+@example(1, bytes.fromhex("f4000001"))
+@example(2, bytes.fromhex("04f00001"))  # the literal is f0 00, and half an element follows
+@example(3, bytes.fromhex("0801f00001"))
+@example(100, bytes.fromhex("ec") + bytes(60) + bytes.fromhex("9c") + bytes(39) + bytes.fromhex("f00001"))
+@given(st.integers(0, 20), ELEMENTS)
+def test_short_snappy_blocks_are_what_the_description_says(size: int, elements: bytes) -> None:
+    block = bytes([size]) + elements
+    expected = by_description(block)
+    assert within(Codec.SNAPPY, block, 1000) == expected
+    if expected is None:
+        # Mostly because the drawn size is not that of the elements: try each.
+        sizes = [bytes([right]) + elements for right in range(100)]
+        right = [by_description(block) for block in sizes]
+        assert [within(Codec.SNAPPY, block, 1000) for block in sizes] == right
