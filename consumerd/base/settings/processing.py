@@ -91,10 +91,10 @@ class FetchSection(Section):
     )
     initial_by_topic: dict[str, str] | None = Field(
         None,
-        "The same for single topics, each with its own value, in place of `initial`.",
+        "The same for single topics that are consumed, each with its own value, in place of `initial`.",
         names=Names(keyword="initial_by_topic"),
         since="0.2.0",
-        examples=[{"events": "7d", "audit": "latest"}],
+        examples=[{"events": "7d"}],
     )
     out_of_range: OutOfRangePolicy = Field(
         "earliest",

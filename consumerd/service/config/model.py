@@ -27,6 +27,7 @@ from consumerd.service.config.subscriptions import (
     SubscriptionSection,
     group_of,
     retry_stages,
+    rules_of_starts,
     rules_of_subscriptions,
 )
 
@@ -79,6 +80,7 @@ class Config(Section):
                 fetch = own.fetch.replace(
                     # What fails before the first assignment must not be skipped.
                     initial="earliest",
+                    initial_by_topic=None,
                     out_of_range="earliest",
                     # Messages wait in memory until they are due.
                     size=min(own.fetch.size, _WAITING_BYTES),
@@ -114,6 +116,7 @@ class Config(Section):
     def rules(self) -> Iterator[str | Rule]:
         """The rules about keys of several tables that are broken."""
         yield from rules_of_subscriptions(self.group, self.handler, self.subscriptions)
+        yield from rules_of_starts(self.fetch.initial_by_topic or {}, self.group, self.subscriptions)
         others = [each for each in self.groups if (each.coordination, each.storage) != ("fixed", "kafka")]
         if self.commit.version == 0 and others:
             yield (

@@ -11,10 +11,11 @@ message that always fails would go round between them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Annotated, Final, Literal, NamedTuple
 
+from consumerd.base.errors import nearest
 from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.kind import Ge
 from consumerd.base.settings.processing import HandlerSection, delay_name
@@ -194,13 +195,7 @@ def rules_of_subscriptions(
     if not subscriptions and not retried:
         return
     yield from _rules_of_names(subscriptions)
-    consumed = [
-        _Consumed(main, "group", ("group",)),
-        *(
-            _Consumed(group_of(main, each), f"subscriptions.{each.name}", ("subscriptions", number))
-            for number, each in enumerate(subscriptions)
-        ),
-    ]
+    consumed = _all_consumed(main, subscriptions)
     for each in consumed[1:]:
         for rule in each.section.rules():
             yield Rule(f"{each.prefix}: {rule}", each.place)
@@ -221,6 +216,36 @@ def rules_of_subscriptions(
                 (*other.place, other.key),
             )
     yield from _rules_of_dead_letters(consumed, [each.dead_letter_topic for each in handlers])
+
+
+def _all_consumed(main: GroupSection, subscriptions: Sequence[SubscriptionSection]) -> list[_Consumed]:
+    return [
+        _Consumed(main, "group", ("group",)),
+        *(
+            _Consumed(group_of(main, each), f"subscriptions.{each.name}", ("subscriptions", number))
+            for number, each in enumerate(subscriptions)
+        ),
+    ]
+
+
+def rules_of_starts(
+    starts: Iterable[str], main: GroupSection, subscriptions: Sequence[SubscriptionSection]
+) -> Iterator[Rule]:
+    """The topics of `starts`, the keys of `fetch.initial_by_topic`, that no subscription consumes."""
+    consumed = _all_consumed(main, subscriptions)
+    for topic in starts:
+        try:
+            if any(each.consumes(topic) for each in consumed):
+                continue
+        except RegistryError:
+            return  # a filter that is invalid is a problem of its own
+        keys = ", ".join(f"{each.prefix}.{each.key}" for each in consumed)
+        near = nearest(topic, (name for each in consumed for name in each.topics))
+        remedy = "correct the name" if near is None else f"write {near!r}"
+        yield Rule(
+            f"fetch.initial_by_topic has the topic {topic!r}, which is not consumed ({keys}): {remedy}, or remove it",
+            ("fetch", "initial_by_topic", topic),
+        )
 
 
 def _rules_of_retry_topics(consumed: list[_Consumed], handlers: Sequence[HandlerSection]) -> Iterator[Rule]:

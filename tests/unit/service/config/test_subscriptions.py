@@ -322,6 +322,57 @@ def test_selects_one_by_name() -> None:
         made.of_subscription("adit")
 
 
+STARTS: dict[str, Any] = {"initial_by_topic": {"evnets": "7d"}}
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        ({}, "is not consumed (group.topics): write 'events', or remove it."),
+        ({"group": MAIN | {"topics": {"audit": 1}}}, "is not consumed (group.topics): correct the name, or remove it."),
+        ({"group": {"id": "g", "whitelist": "event.*"}}, "is not consumed (group.whitelist): correct the name"),
+        ({"group": {"id": "g", "blacklist": "evn.*"}}, "is not consumed (group.blacklist): correct the name"),
+        ({"subscriptions": [subscription()]}, "(group.topics, subscriptions.audit.whitelist): write 'events'"),
+        (
+            {
+                "group": {"id": "g", "coordination": "fixed", "partitions": {"events": [0]}},
+                "kafka": {"bootstrap": ["k:9092"]},
+            },
+            "is not consumed (group.partitions): write 'events', or remove it.",
+        ),
+    ],
+)
+def test_rejects_a_start_of_a_topic_that_is_not_consumed(tables: dict[str, Any], sentence: str) -> None:
+    document = {"group": MAIN, "fetch": STARTS, **tables}
+    with pytest.raises(ConfigProblemsError, match=re.escape(sentence)) as raised:
+        parse(document, "test.toml", environment=False)
+    assert "fetch.initial_by_topic has the topic 'evnets'" in str(raised.value)
+
+
+def test_line_of_a_start_of_a_topic_that_is_not_consumed(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        '[group]\nid = "g"\ntopics = { events = 1 }\n[fetch.initial_by_topic]\nevents = "7d"\nevnets = "1d"\n'
+    )
+    with pytest.raises(ConfigProblemsError, match=r"c.toml:6: .*'evnets'"):
+        load(path)
+
+
+def test_accepts_starts_of_topics_that_any_subscription_consumes() -> None:
+    starts = {"events": "7d", "audit-x": "latest"}
+    made = config(subscription(), fetch={"initial_by_topic": starts})
+    assert [own.fetch.initial_by_topic for own in made.by_subscription().values()] == [starts, starts]
+    other = {"group": {"id": "g", "blacklist": "audit-.*"}, "fetch": {"initial_by_topic": {"events": "7d"}}}
+    assert parse(other, "test.toml", environment=False).fetch.initial_by_topic == {"events": "7d"}
+
+
+def test_a_retry_topic_is_read_from_its_beginning_whatever_the_starts_say() -> None:
+    audit = subscription(group={"id": "h"}, whitelist="later-.*")
+    made = config(audit, handler=RETRY, fetch={"initial": "latest", "initial_by_topic": {"later-30s": "latest"}})
+    retried = made.by_subscription()["retry-30s"].fetch
+    assert (retried.initial, retried.initial_by_topic) == ("earliest", None)
+
+
 RETRY: dict[str, Any] = {
     "name": "null",
     "on_failure": "retry_topic",
