@@ -14,8 +14,9 @@ overtake the calls that wait for their turn, so a burst of calls does not hold t
 heartbeat with ThrottledOp: it is repeated after a pause, on the same connection, since another one would add load.
 
 The zxid. We tell each server the newest transaction we saw, and one that is behind closes the connection. A wiped
-ensemble does so for ever; after 1.5 T with nothing but closed handshakes we send no zxid and let the server report
-whether the session is alive (a `sync` then makes up for what the zxid guaranteed).
+ensemble does so for ever; after 1.5 T in which each round had closed handshakes we send no zxid and let the server
+report whether the session is alive (a `sync` then makes up for what the zxid guaranteed). Silence proves nothing: a
+server that was frozen or restarted closes a handshake, too, until it serves again.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 log = structlog.get_logger(__name__)
 
 #: The usual reasons of servers that accept a connection and close it, which they do not tell.
+_BEHIND = "servers closed all handshakes, as an ensemble does that was emptied or restored from an older snapshot"
 _CLOSED_BECAUSE = (
     "its limit of connections from this address (maxClientCnxns) is reached, this port expects TLS or is not that of "
     "ZooKeeper, or the server is behind the transactions that this client saw"
@@ -140,7 +142,8 @@ class SessionSupervisor:
         self._on_watch = on_watch
         self._zxid = 0
         self._without_zxid = False
-        self._last_contact = clock.monotonic()
+        #: The time since which each round had closed handshakes; None after any other.
+        self._refused_since: float | None = None
         self._noted: dict[ZooKeeperHost, str] = {}
         #: The number of addresses of each name.
         self._addresses: dict[ZooKeeperHost, int] = {}
@@ -183,6 +186,7 @@ class SessionSupervisor:
                 )
                 try:
                     began = await self._attempt(connection)
+                    self._refused_since = None
                     if began is not None:
                         await self._serve(connection, began)
                     return began
@@ -196,8 +200,7 @@ class SessionSupervisor:
                 finally:
                     connection.kill("the connection is unusable")
                     await connection.wait_closed()
-        if refused:
-            self._consider_zxid()
+        self._consider_zxid(refused=refused)
         return None
 
     async def _resolve(self, host: ZooKeeperHost) -> list[str]:
@@ -214,10 +217,15 @@ class SessionSupervisor:
         self._addresses[host] = len(addresses)
         return self._rng.sample(addresses, len(addresses))
 
-    def _consider_zxid(self) -> None:
-        silent = self._clock.monotonic() - self._last_contact
-        if self._zxid and silent > RESET_ZXID_AFTER * self._lifecycle.timeout:
-            log.warning("zxid_reset", zxid=self._zxid, seconds=round(silent, 1))
+    def _consider_zxid(self, *, refused: bool) -> None:
+        now = self._clock.monotonic()
+        if not refused:
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = now
+        elif self._zxid and now - self._refused_since > RESET_ZXID_AFTER * self._lifecycle.timeout:
+            seconds = round(now - self._refused_since, 1)
+            log.warning("zxid_reset", zxid=self._zxid, seconds=seconds, reason=_BEHIND)
             self._zxid, self._without_zxid = 0, True
 
     def _note(self, host: ZooKeeperHost, problem: str, *, unresolved: bool = False) -> None:
@@ -255,7 +263,6 @@ class SessionSupervisor:
                     read_only=False,
                 )
             )
-        self._last_contact = self._clock.monotonic()
         if response.session_id != session.granted_id:
             session.expire()
         if not response.session_id:
@@ -335,8 +342,7 @@ class SessionSupervisor:
                 raise ConnectionEnded from error
             session.prove(before)
             before, pause = sent, FIRST_PAUSE
-            self._last_contact = self._clock.monotonic()
-            await self._clock.sleep(sent + session.timeout / HEARTBEATS_PER_TIMEOUT - self._last_contact)
+            await self._clock.sleep(sent + session.timeout / HEARTBEATS_PER_TIMEOUT - self._clock.monotonic())
 
     async def _heartbeat(self, connection: ZooKeeperConnection) -> None:
         """Send one `sync`. While other frames arrive, it may take up to the session timeout."""

@@ -482,6 +482,32 @@ def test_zxid_is_left_out_after_half_as_long_again_as_a_session_timeout_of_close
     assert len([entry for entry in logs if entry["event"] == "zxid_reset"]) == 1
 
 
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "between"])
+def test_zxid_is_kept_when_a_server_closes_some_handshakes_after_a_long_silence(
+    ensemble: Ensemble, frozen: bool
+) -> None:
+    async def script() -> None:
+        session, _ = ensemble.session()
+        async with session:
+            await asyncio.sleep(1.0)
+            ensemble.timeout = None if frozen else 0
+            ensemble.cut()
+            await asyncio.sleep(40.0 if frozen else 10.0)
+            if not frozen:  # for a while no server listens
+                ensemble.network.unlisten("zk", 2181)
+                await asyncio.sleep(10.0)
+                ensemble.listen("zk")
+            ensemble.timeout = 0
+            await asyncio.sleep(12.0)
+            ensemble.timeout = 12_000
+            await asyncio.sleep(12.0)
+
+    with capture_logs() as logs:
+        ensemble.play(script)
+    assert {zxid for at, zxid in ensemble.handshakes if at > 1.0} == {77}
+    assert [entry for entry in logs if entry["event"] == "zxid_reset"] == []
+
+
 def test_zxid_is_kept_while_no_server_closes_a_handshake(ensemble: Ensemble) -> None:
     async def script() -> None:
         session, _ = ensemble.session()
