@@ -3,7 +3,8 @@
 Strategy: group commit (`consumerd.base.rounds`). Commits never overlap, so an older position is never
 written over a newer one, and each writes all positions that are due for all callers. Only positions of the present
 session are written. The store checks ownership; partitions that it reports as lost are passed on. One that it does not
-let us write is reported once, and written again with each later commit, until it is allowed. The start of a partition
+let us write is reported once, and written again with each later commit, until it is allowed. So is a store that cannot
+be reached: the first failure and the end of an outage are logged, not each attempt. The start of a partition
 is not written before a fetch of it was answered: we may have no permission to read it, and then none to commit.
 Exceptions: a start that the next owner would not find again, and an empty partition of a member that stops at the end,
 which has no time for a fetch.
@@ -12,6 +13,8 @@ which has no time for a fetch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -23,10 +26,24 @@ from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.owned_partition import OwnedPartition
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.metadata import OffsetNotes
 from consumerd.member.offsets.store import OffsetStore
+from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 log = structlog.get_logger(__name__)
+
+#: The errors after which the next commit may succeed.
+POSTPONING: Final = (OffsetsUnavailableError, NotConnected, ConnectionLost, SessionChanged)
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Commits that failed in a row: the times of the first and the last one, and their number."""
+
+    began: float
+    last: float
+    attempts: int = 0
 
 
 class Commits:
@@ -48,6 +65,7 @@ class Commits:
         self._lost = lost
         self._fetched = fetched
         self._rounds: Rounds[OwnedPartition, None] = Rounds(self._write)
+        self._outage: _Outage | None = None
 
     async def commit(self, owned: Iterable[OwnedPartition]) -> None:
         """Write the due positions of these, along with those of other callers. Raises what the store raises."""
@@ -89,7 +107,10 @@ class Commits:
             result = await self._store.commit(positions, session_id=session_id, notes=notes)
         except (ZooKeeperError, BrokerError) as error:
             self._stats.commit_failed(now, self._clock.monotonic(), len(positions), error)
+            if isinstance(error, POSTPONING):
+                self._postpone(now, len(positions), error)
             raise
+        self._resume()
         for partition in result.committed:
             due[partition].committed = positions[partition]
             due[partition].written_at = now
@@ -101,6 +122,18 @@ class Commits:
             self._report_refused(now, ended, {due[partition]: error for partition, error in result.refused.items()})
         if result.lost:
             self._lost([due[partition] for partition in sorted(result.lost)])
+
+    def _postpone(self, now: float, partitions: int, error: Exception) -> None:
+        if self._outage is None:
+            log.warning("commit_postponed", partitions=partitions, reason=reason_of(error))
+            self._outage = _Outage(now, now)
+        self._outage.last = now
+        self._outage.attempts += 1
+
+    def _resume(self) -> None:
+        if (outage := self._outage) is not None:
+            self._outage = None
+            log.info("commit_resumed", attempts=outage.attempts, seconds=round(outage.last - outage.began, 1))
 
     def _is_readable(self, owned: OwnedPartition) -> bool:
         answered = owned.at_end or owned.partition in self._fetched.answered

@@ -23,7 +23,7 @@ from consumerd.base.errors import BrokerError, ConsumerdError, ZooKeeperError, r
 from consumerd.base.partition import TopicPartition
 from consumerd.base.turns import TurnLimit
 from consumerd.handlers import PartitionTakenError
-from consumerd.member.consumer.commits import Commits
+from consumerd.member.consumer.commits import POSTPONING, Commits
 from consumerd.member.consumer.listeners import OwnershipHooks
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork, WorkOwner
@@ -33,7 +33,6 @@ from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, 
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import OffsetStore
-from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 
 #: Called with partitions that have ended.
 Ended = Callable[[frozenset[TopicPartition]], None]
@@ -368,7 +367,7 @@ class OwnedPartitions:
     async def commit_all(self) -> None:
         """Write every position that moved since it was last written, or that the store may forget.
 
-        Failures are logged; the next commit repeats.
+        The first failure of an outage is logged (`Commits`); the next commit repeats.
         """
         await self._commit(list(self._owned.values()))
 
@@ -394,11 +393,8 @@ class OwnedPartitions:
         """Commit; return False to repeat at once: only Kafka's refusal shows that the group's coordinator has moved."""
         try:
             await self._commits.commit(owned)
-        except OffsetsUnavailableError as error:
-            log.warning("commit_postponed", partitions=len(owned), reason=reason_of(error))
-            return False
-        except (NotConnected, ConnectionLost, SessionChanged) as error:
-            log.warning("commit_postponed", partitions=len(owned), reason=reason_of(error))
+        except POSTPONING as error:
+            return not isinstance(error, OffsetsUnavailableError)
         except ConsumerdError as error:
             self._owner.request_stop(error)
         return True

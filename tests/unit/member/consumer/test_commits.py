@@ -20,6 +20,7 @@ from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch.listener import FetchCounters
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import NO_NOTES, CommitResult
+from consumerd.net.zk.errors import NotConnected
 from consumerd.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -262,3 +263,41 @@ async def test_rewrites_offset_overwritten_by_others() -> None:
     assert await setup.commits.check([*some, unborn])
     await setup.commits.commit(some)
     assert setup.store.commits[1:] == [{some[1].partition: 5}]
+
+
+async def test_logs_the_beginning_and_the_end_of_an_outage_and_no_attempt_between() -> None:
+    setup = Setup()
+    some = [setup.owned(number, 5) for number in range(3)]
+    setup.store.error = OffsetsUnavailableError("the coordinator is away")
+    with capture_logs() as logs:
+        for _ in range(60):
+            with pytest.raises(OffsetsUnavailableError):
+                await setup.commits.commit(some)
+            setup.clock.jump(1.0)
+        assert logs == [
+            {
+                "event": "commit_postponed",
+                "partitions": 3,
+                "reason": "the coordinator is away",
+                "log_level": "warning",
+            }
+        ]
+        setup.store.error = None
+        await setup.commits.commit(some)
+        assert logs[1:] == [{"event": "commit_resumed", "attempts": 60, "seconds": 59.0, "log_level": "info"}]
+        setup.move(some[0], 6)
+        await setup.commits.commit(some)
+        assert len(logs) == 2
+        setup.store.error = NotConnected("no connection")
+        setup.move(some[0], 7)
+        with pytest.raises(NotConnected):
+            await setup.commits.commit(some)
+    assert [(line["event"], line["reason"]) for line in logs[2:]] == [("commit_postponed", "no connection")]
+
+
+async def test_an_error_that_no_later_commit_repairs_is_not_logged_as_postponed() -> None:
+    setup = Setup()
+    setup.store.error = BrokerError("the group is not authorized")
+    with capture_logs() as logs, pytest.raises(BrokerError):
+        await setup.commits.commit([setup.owned(0, 5)])
+    assert logs == []
