@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from consumerd.base.errors import NotFoundError
-from consumerd.storage.archives.errors import NoSourceError
+from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import open_segments, told_apart
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources, is_url, kind_of, printable
@@ -73,22 +73,34 @@ def _below(path: str) -> tuple[list[SegmentFile], list[SegmentSource], NotFoundE
 
 
 def open_dumped(found: Sequence[SegmentFile | SegmentSource]) -> Iterator[DumpedSegment | ArchiveFinding]:
-    """The segments with their bytes, each until the next one is asked for. Raises StorageError, NotFoundError."""
+    """The segments with their bytes, each until the next one is asked for. Raises StorageError.
+
+    A file that was deleted since it was found, as a running broker does, is a finding.
+    """
     for each in found:
         if isinstance(each, SegmentFile):
             yield from _plain(each)
             continue
-        for opened in open_segments(each, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None):
-            if isinstance(opened, ArchiveFinding):
-                yield opened
-                continue
-            folder, _, file = opened.name.rpartition("/")
-            if (start := segment_start(file)) is None:
-                problem = f"{opened.name} is not named by its first message's offset; it was not read"
-                yield ArchiveFinding(ArchiveFindingKind.MISNAMED, opened.name, problem)
-                continue
-            dialect, stream = told_apart(opened)
-            yield DumpedSegment(opened.name, folder, start, dialect, stream)
+        try:
+            yield from _unpacked(each)
+        except ReadFailedError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            yield _deleted(each.name)
+
+
+def _unpacked(source: SegmentSource) -> Iterator[DumpedSegment | ArchiveFinding]:
+    for opened in open_segments(source, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None):
+        if isinstance(opened, ArchiveFinding):
+            yield opened
+            continue
+        folder, _, file = opened.name.rpartition("/")
+        if (start := segment_start(file)) is None:
+            problem = f"{opened.name} is not named by its first message's offset; it was not read"
+            yield ArchiveFinding(ArchiveFindingKind.MISNAMED, opened.name, problem)
+            continue
+        dialect, stream = told_apart(opened)
+        yield DumpedSegment(opened.name, folder, start, dialect, stream)
 
 
 def find_uncommitted(found: Sequence[SegmentFile | SegmentSource]) -> dict[str, UncommittedRanges]:
@@ -101,12 +113,17 @@ def find_uncommitted(found: Sequence[SegmentFile | SegmentSource]) -> dict[str, 
     return {folder: uncommitted(transactions) for folder, transactions in seen.items()}
 
 
-def _plain(segment: SegmentFile) -> Iterator[DumpedSegment]:
+def _plain(segment: SegmentFile) -> Iterator[DumpedSegment | ArchiveFinding]:
     path = segment.path
     try:
         with path.open("rb", buffering=0) as file:
             yield DumpedSegment(printable(str(path)), str(path.parent), segment.start, segment.dialect, file)
     except FileNotFoundError:
-        raise NotFoundError(f"{path} was deleted while it was read") from None
+        yield _deleted(printable(str(path)))
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _deleted(name: str) -> ArchiveFinding:
+    problem = f"{name} was deleted since it was found, as a running broker does; it is not shown"
+    return ArchiveFinding(ArchiveFindingKind.UNREADABLE, name, problem)

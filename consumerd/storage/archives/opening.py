@@ -36,6 +36,8 @@ from consumerd.storage.segments.dialect import SegmentDialect, recognise
 
 #: Bytes by which a segment's dialect is recognised.
 _HEAD_BYTES = 1 << 16
+#: Of a source that was found, and is not there when it is opened.
+_DELETED = "it was deleted since it was found, as a running broker does: run the command again, or read a copy"
 
 
 class OpenSegment(NamedTuple):
@@ -201,7 +203,10 @@ def unpacked(stream: ByteStream, packing: Packing, expansion: int) -> ByteStream
 def _raw(source: SegmentSource, on_bytes: Callable[[int], object]) -> Iterator[_RawStream]:
     with contextlib.ExitStack() as stack:
         with reading(source.name):
-            file = stack.enter_context(opened_file(source))
+            try:
+                file = stack.enter_context(opened_file(source))
+            except FileNotFoundError as error:
+                raise FileNotFoundError(error.errno, _DELETED) from None
             if source.part is not None:
                 file.seek(source.part.position)
         yield _RawStream(file, source, on_bytes)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import subprocess
@@ -12,6 +13,9 @@ import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
+from consumerd.storage.archives import dumped
+from consumerd.storage.archives.sources import SegmentSource
+from consumerd.storage.segments.finding import SegmentFile
 from consumerd.wire.v07 import Codec, encode_message_set
 from consumerd.wire.v08.records import encode_message_set as encode_message_set_v08
 from consumerd.wire.v08.records import encode_record_batch
@@ -51,6 +55,35 @@ def test_prints_one_json_line_per_outer_message(log: Path, capsys: pytest.Captur
     assert (second["codec"], second["payloads_base64"]) == ("snappy", ["", "/wA="])
     assert len(found) == 5
     assert [line["offset"] for line in found][1:] == [line["next_offset"] for line in found][:-1]
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_shows_the_rest_when_a_running_broker_deletes_a_segment(
+    log_v08: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, packed: bool, isolation: str
+) -> None:
+    folder = log_v08 if log_v08.is_dir() else log_v08.parent
+    gone = folder / f"{9_000_000:020}.log"
+    gone.write_bytes(b"")
+    if packed:
+        gone.unlink()
+        gone = gone.with_name(f"{gone.name}.gz")
+        gone.write_bytes(gzip.compress(b""))
+    found = dumped.find_dumped
+
+    def deleting(paths: tuple[str, ...]) -> list[SegmentFile | SegmentSource]:
+        result = found(paths)
+        assert [each for each in result if str(gone) in str(each)]
+        gone.unlink()
+        return result
+
+    monkeypatch.setattr(dumped, "find_dumped", deleting)
+    assert run(["log", "dump", "--json", "--isolation", isolation, str(folder)]) == ExitCode.OK
+    captured = capsys.readouterr()
+    assert {Path(line["file"]).parent for line in lines(captured.out)} == {log_v08}
+    _torn, says, count = captured.err.splitlines()
+    assert says == f"consumerd: {gone} was deleted since it was found, as a running broker does; it is not shown"
+    assert count == "consumerd: 2 of 4 entries in 2 files are not valid"
 
 
 def test_shows_and_counts_damage_without_failing(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

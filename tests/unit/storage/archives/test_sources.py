@@ -144,7 +144,7 @@ def test_reports_a_file_that_disappears(tmp_path: Path) -> None:
     path.write_bytes(DATA)
     (source,) = find_sources([str(path)])
     path.unlink()
-    with pytest.raises(ReadFailedError, match="cannot be read: No such file"):
+    with pytest.raises(ReadFailedError, match="cannot be read: it was deleted since it was found"):
         opened(source)
 
 
