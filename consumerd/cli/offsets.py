@@ -113,7 +113,7 @@ def get(
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
 
     name = cluster.group_or(group)
-    snapshot = with_groups(cluster, lambda source: source.snapshot(name, brokers=False), groups=[name])
+    snapshot = with_groups(cluster, lambda source: source.committed(name, topics), groups=[name])
     rows = offset_rows(snapshot, topics, partitions)
     if (topics or partitions) and not rows:
         raise NotFoundError(f"group {name!r} has no offsets that match --topic and --partition: omit them to see all")

@@ -75,7 +75,7 @@ async def collect_offsets(
     names = groups or await source.names()
     await source.prepare(names)
     for group in names:
-        snapshot = await source.snapshot(group, brokers=False)
+        snapshot = await source.committed(group, topics)
         view = snapshot.view
         if snapshot.at_broker:
             elsewhere.append(f"{len(snapshot.at_broker)} offsets of group {group}, which a broker keeps")

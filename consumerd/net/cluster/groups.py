@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -146,9 +146,7 @@ class GroupReader(ABC, Generic[_Broker]):
 
     async def read_group(self, group: str) -> GroupView:
         """Read members, owners and offsets. Raises NotFoundError for a group that never existed."""
-        if await self._zk.exists(group_path(group)) is None:
-            raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
-        view = GroupView(group)
+        view = await self._existing(group)
         names = _named(view, ids_path(group), "consumer id", await children(self._zk, ids_path(group)))
         for name, text in (await self._texts(view, names, lambda name: id_path(group, name))).items():
             view.members[name] = self._member(view, name, text)
@@ -158,10 +156,26 @@ class GroupReader(ABC, Generic[_Broker]):
             if not _claimed(view, sessions, partition, owner_path(group, partition), text):
                 _keep(view, view.owners, partition, owner_path(group, partition), text, parse_owner)
         await self._read_others(view, sessions)
-        offsets = await self._partitions(view, offsets_root(group), lambda topic: offsets_path(group, topic))
-        for partition, text in (await self._texts(view, offsets, lambda tp: offset_path(group, tp))).items():
-            _keep(view, view.offsets, partition, offset_path(group, partition), text, parse_offset)
+        await self._read_offsets(view, ())
         return view
+
+    async def read_committed(self, group: str, topics: Collection[str]) -> GroupView:
+        """Read the offsets of `topics`, of all without any, and nothing else of the group. Raises NotFoundError."""
+        view = await self._existing(group)
+        await self._read_offsets(view, topics)
+        return view
+
+    async def _existing(self, group: str) -> GroupView:
+        """Return a view that is still empty. Raises NotFoundError."""
+        if await self._zk.exists(group_path(group)) is None:
+            raise NotFoundError(f"there is no group {group!r} in ZooKeeper; `group list` shows those that are")
+        return GroupView(group)
+
+    async def _read_offsets(self, view: GroupView, only: Collection[str]) -> None:
+        group = view.group
+        found = await self._partitions(view, offsets_root(group), lambda topic: offsets_path(group, topic), only)
+        for partition, text in (await self._texts(view, found, lambda tp: offset_path(group, tp))).items():
+            _keep(view, view.offsets, partition, offset_path(group, partition), text, parse_offset)
 
     async def _broker_ids(self, path: str) -> list[int]:
         """Read the children that are broker ids, in numeric order."""
@@ -173,9 +187,15 @@ class GroupReader(ABC, Generic[_Broker]):
                 log.warning("foreign_node", path=f"{path}/{name}")
         return sorted(ids)
 
-    async def _partitions(self, view: GroupView, root: str, below: Callable[[str], str]) -> list[TopicPartition]:
-        """Read the partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names."""
-        topics = _named(view, root, "topic", await children(self._zk, root))
+    async def _partitions(
+        self, view: GroupView, root: str, below: Callable[[str], str], only: Collection[str] = ()
+    ) -> list[TopicPartition]:
+        """Read the partitions named by the grandchildren of `root`, in the order of topics and 0.7's order of names.
+
+        `only`: those of these topics, if there are any.
+        """
+        named = await children(self._zk, root)
+        topics = _named(view, root, "topic", [name for name in named if not only or name in only])
         names = await read_all(topics, lambda topic: children(self._zk, below(topic)))
         partitions = []
         for topic in topics:

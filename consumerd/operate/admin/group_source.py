@@ -66,6 +66,11 @@ class GroupSource(ABC):
         `brokers`: whether it needs the live brokers of 0.7.
         """
 
+    async def committed(self, group: str, topics: Collection[str]) -> GroupSnapshot:
+        """As `snapshot`, for the committed offsets of `topics`, of all without any: the rest may be missing."""
+        del topics
+        return await self.snapshot(group, brokers=False)
+
     @abstractmethod
     async def unknown(self, group: str) -> GroupSnapshot:
         """The snapshot of a group that does not exist yet."""
@@ -144,6 +149,10 @@ class V07Groups(GroupSource):
         snapshot = await read_v07_snapshot(self.zk, group, brokers=brokers)
         self._brokers = snapshot.brokers
         return snapshot
+
+    async def committed(self, group: str, topics: Collection[str]) -> V07GroupSnapshot:
+        """As of `GroupSource`; no node but those of the offsets is read."""
+        return V07GroupSnapshot(await self._view.read_committed(group, topics), {})
 
     async def addresses(self) -> dict[int, str]:
         """As of `GroupSource`; `logs` queries these brokers."""

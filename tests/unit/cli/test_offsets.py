@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import pytest_asyncio
@@ -11,11 +11,12 @@ import pytest_asyncio
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.offsets_input import parse_duration
+from consumerd.net.zk.errors import NoAuth
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.v07 import Codec
 from tests.unit.conftest import Cluster
 
 if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
     from tests.unit.cli.conftest import Command
 
 A = 0xA
@@ -315,3 +316,35 @@ async def test_doctor_finds_offsets_inside_messages(consumerd: Command, memory: 
     memory.put("/consumers/g/offsets/t/0-0", b"60")
     done = await consumerd("group", "doctor", "--group", "g", "--interval", "0")
     assert "offset-inside-message" not in done.out
+
+
+@pytest.mark.parametrize("arguments", [["get"], ["export"]])
+async def test_reads_no_nodes_but_those_of_the_offsets_that_are_asked_for(
+    consumerd: Command, memory: MemoryZooKeeper, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """An ACL may refuse the others, and a large cluster has many of them."""
+    memory.put("/consumers/g/ids/g_a", b'{ "t": 1 }')
+    memory.put("/consumers/g/offsets/secret/0-0", b"1")
+    read, listed = MemorySession.get, MemorySession.children
+
+    def check(path: str) -> None:
+        if path.startswith(
+            ("/brokers/topics", "/consumers/g/ids", "/consumers/g/owners", "/consumers/g/offsets/secret")
+        ):
+            raise NoAuth(f"ZooKeeper denies access to {path}")
+
+    async def get(self: MemorySession, path: str, *, watch: bool = False) -> Any:
+        check(path)
+        return await read(self, path, watch=watch)
+
+    async def children(self: MemorySession, path: str, *, watch: bool = False) -> list[str]:
+        check(path)
+        return await listed(self, path, watch=watch)
+
+    monkeypatch.setattr(MemorySession, "get", get)
+    monkeypatch.setattr(MemorySession, "children", children)
+    done = await consumerd("offsets", *arguments, "--group", "g", "--topic", "t")
+    assert (done.code, done.err) == (0, "")
+    assert "t/0-0" in done.out
+    assert "30" in done.out
+    assert (await consumerd("offsets", *arguments, "--group", "g")).code == ExitCode.ZOOKEEPER
