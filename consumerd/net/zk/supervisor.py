@@ -55,11 +55,11 @@ from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 
 log = structlog.get_logger(__name__)
 
-#: The usual reasons of servers that accept a connection and close it, which they do not tell.
 _BEHIND = "servers closed all handshakes, as an ensemble does that was emptied or restored from an older snapshot"
+#: The usual reasons of servers that accept a connection and close it, which they do not tell.
 _CLOSED_BECAUSE = (
-    "its limit of connections from this address (maxClientCnxns) is reached, this port expects TLS or is not that of "
-    "ZooKeeper, or the server is behind the transactions that this client saw"
+    "it does not serve yet, its limit of connections from this address (maxClientCnxns) is reached, this port expects "
+    "TLS or is not that of ZooKeeper, or the server is behind the transactions that this client saw"
 )
 HEARTBEATS_PER_TIMEOUT = 4
 HEARTBEAT_LIMIT = 5 / 12

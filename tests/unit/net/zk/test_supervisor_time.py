@@ -638,9 +638,9 @@ def test_problem_of_a_server_is_logged_once_per_outage(ensemble: Ensemble) -> No
         ensemble.play(script)
     refused = "zk:2181: Connection refused"
     closed = (
-        "zk:2181 closed the connection during the handshake: its limit of connections from this address "
-        "(maxClientCnxns) is reached, this port expects TLS or is not that of ZooKeeper, or the server is behind the "
-        "transactions that this client saw"
+        "zk:2181 closed the connection during the handshake: it does not serve yet, its limit of connections from this "
+        "address (maxClientCnxns) is reached, this port expects TLS or is not that of ZooKeeper, or the server is "
+        "behind the transactions that this client saw"
     )
     assert [entry["reason"] for entry in logs if entry["event"] == "connect_failed"] == [
         refused,
