@@ -84,8 +84,8 @@ class Channel:
         self._silent_until = 0.0
         #: None: the channel is not authenticated, or for as long as it is open.
         self._session: SaslSession | None = None
-        #: Whether it is not authenticated, and the broker has answered nothing but API_VERSIONS.
-        self.unknown = False
+        #: The probable reason if the broker closes the connection before its next answer, which clears it; or "".
+        self.doubt = ""
 
     @property
     def closed(self) -> bool:
@@ -124,8 +124,8 @@ class Channel:
         try:
             data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
         except ConnectionClosedError as error:
-            if self.unknown and type(error) is ConnectionClosedError and error.blamed:
-                raise ConnectionClosedError(f"{error}; is this a SASL listener?", blamed=True) from error
+            if self.doubt and type(error) is ConnectionClosedError and error.blamed:
+                raise ConnectionClosedError(f"{error}; {self.doubt}", blamed=True) from error
             raise
         return self._answer(api, version, body, correlation_id, data, views=views, known=known)
 
@@ -144,7 +144,7 @@ class Channel:
         `settle` is called once, with the fields of the response or the error, as soon as that is known, by the reader
         of the connection: it must not raise. Raises what `call` raises where nothing was sent.
         """
-        if self.unknown or self._silent_until > self._clock.monotonic():
+        if self.doubt or self._silent_until > self._clock.monotonic():
             return False
         if self._session is not None and not self._session.passes_now():
             return False
@@ -176,7 +176,7 @@ class Channel:
         known: KnownResponse | None = None,
     ) -> ResponseT:
         """The fields of a response. Raises BadFrameError, which ends the connection."""
-        self.unknown = False
+        self.doubt = ""
         try:
             if not data.startswith(correlation_id.to_bytes(_CORRELATION_ID_BYTES)):
                 answered = read_correlation_id(data)

@@ -102,7 +102,8 @@ class ChannelOpener:
         except BaseException:
             channel.abort()
             raise
-        channel.unknown = self._authenticate is None and channel.versions.release is BrokerRelease.V0_10_OR_NEWER
+        if self._authenticate is None and channel.versions.release is BrokerRelease.V0_10_OR_NEWER:
+            channel.doubt = "is this a SASL listener?"
         return channel
 
     async def _connected(self, host: str, port: int, versions: BrokerVersions) -> Channel:

@@ -135,6 +135,8 @@ class SaslAuthenticator:
             raise AuthenticationError(
                 f"broker {channel.address} did not complete the authentication with {mechanism.name}"
             )
+        if until == math.inf and (doubt := getattr(mechanism, "without_lifetime", None)) is not None:
+            channel.doubt = doubt()
         if until < math.inf or session is not None:
             channel.authenticated(until, partial(self._authenticate, channel))
 

@@ -24,7 +24,7 @@ from ssl import SSLContext
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from consumerd.base.clock import SystemClock
+from consumerd.base.clock import SystemClock, iso_time
 from consumerd.base.errors import BrokerError, ConfigError, reason_of
 from consumerd.net.client.errors import AuthenticationError, UnavailableError
 from consumerd.net.errors import ConnectError
@@ -68,10 +68,15 @@ TokenProvider = Callable[[], OAuthToken]
 
 def lifetime_of(token: str) -> float | None:
     """Return the seconds from the issue of a token to its expiry if it is a JWT that has both, None otherwise."""
+    issued, expires = _time_in(token, "iat"), _time_in(token, "exp")
+    return None if issued is None or expires is None else expires - issued
+
+
+def _time_in(token: str, claim: str) -> float | None:
+    """Return a time in a JWT, in seconds since 1970; None for another token, or one without that claim."""
     parts = token.split(".")
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return float(claims["exp"]) - float(claims["iat"])
+        return float(json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))[claim])
     except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
@@ -325,6 +330,22 @@ class OAuthBearer:
             self._reason = _status(challenge)
             return _SEPARATOR.encode()
         raise self.refusal(self._reason)
+
+    def without_lifetime(self) -> str:
+        """Return the probable reason if a broker closes the connection that accepted the token without a lifetime.
+
+        A broker tells the time that is left of a token. For one that has expired within the clock skew that it allows
+        that is none, and it ends the session at the first request.
+        """
+        expires = None if self._token is None else _time_in(self._token.value, "exp")
+        if expires is None:
+            return ""
+        left = expires - SystemClock.wall()
+        when = f"in {left:.0f} s" if left >= 0 else f"{-left:.0f} s ago"
+        return (
+            f"it accepted the token ({OAUTHBEARER}) without a lifetime, as one that expires at that moment: by this "
+            f"machine's clock it expires at {iso_time(expires)} ({when}); renew the token, and compare the clocks"
+        )
 
     def refusal(self, reason: str) -> BrokerError:
         """Return the error for a broker's refusal; `reason` as the broker states it, unless a challenge said it."""

@@ -105,7 +105,7 @@ async def test_answer_that_is_not_the_one_ends_the_connection(shift: int, answer
 async def test_first_request_waits_for_nothing() -> None:
     clock = FakeClock(0.0)
     channel = channel_of(Connection(), clock=clock)
-    assert not channel.unknown
+    assert not channel.doubt
     await channel.call(HEARTBEAT, BEAT)
     assert clock.sleeps == []
 
@@ -163,9 +163,9 @@ async def test_posts_nothing_that_has_to_wait() -> None:
     def post() -> bool:
         return channel.post(HEARTBEAT, Prepared(None), answers.append, version=0, timeout=7)
 
-    channel.unknown = True  # its first answer shows whether it must authenticate
+    channel.doubt = "is this a SASL listener?"  # its first answer shows whether it must authenticate
     assert not post()
-    channel.unknown, channel._silent_until = False, clock.now + 5
+    channel.doubt, channel._silent_until = "", clock.now + 5
     assert not post()
     clock.now += 5
     connection.full = True

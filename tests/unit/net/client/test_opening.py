@@ -244,7 +244,7 @@ async def test_authenticates_first_where_a_broker_closes_the_connection_on_every
     else:
         channel = await opener.open("h", 9)
         assert channel.versions.release is result
-        assert not channel.unknown
+        assert not channel.doubt
         assert len(broker.open) == 1
     assert ticket is None or ticket.times == times
 

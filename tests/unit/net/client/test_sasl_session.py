@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
+import json
 import threading
+import time
 from typing import Any
 
 import pytest
 
+from consumerd import OAuthBearer, OAuthToken, TokenCache
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.errors import AuthenticationError
 from consumerd.net.client.metadata import metadata_body
@@ -118,6 +122,21 @@ class Login:
                 return super().first(host)
 
         return Made("u", "p")
+
+
+class Bearer:
+    """A token of OAUTHBEARER that expires `left` seconds from now, by its own times; None: it does not say."""
+
+    name = "OAUTHBEARER"
+
+    def __init__(self, left: float | None) -> None:
+        claims = {} if left is None else {"iat": 0, "exp": time.time() + left}
+        text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+        token = OAuthToken(f"e.{text}.s", 100.0)
+        self._tokens = TokenCache(lambda: token)
+
+    def __call__(self) -> Any:
+        return OAuthBearer(self._tokens)
 
 
 @pytest.fixture
@@ -333,3 +352,34 @@ async def test_end_of_the_channel_ends_the_authentication(clock: FakeClock, logi
     assert line.closed
     login.go_on.set()
     assert line.sent == [LIST]
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (-3.0, r"on ListGroups; it accepted the token \(OAUTHBEARER\) without a lifetime.*T.*Z \([34] s ago\); renew"),
+        (9000.0, r"without a lifetime.*\(in (9000|8999) s\); renew the token, and compare the clocks$"),
+        (None, r"on ListGroups$"),
+    ],
+)
+async def test_a_connection_that_ends_after_a_token_without_a_lifetime_says_when_the_token_expires(
+    clock: FakeClock, left: float | None, words: str
+) -> None:
+    """A broker accepts a token that expired within its clock skew, and ends the session at the first request."""
+    connection: Any = BrokerLine(clock, 0.0)
+    versions = BrokerVersions("b:9", BrokerRelease.V0_10_OR_NEWER, ALL)
+    channel = Channel(connection, "b:9", versions, ClientSettings(), clock)
+    await SaslAuthenticator(Bearer(left))(channel)
+    with pytest.raises(ConnectionClosedError, match=words) as raised:
+        await channel.call(LIST_GROUPS, GROUPS)
+    assert raised.value.blamed
+
+
+async def test_a_connection_that_ends_after_an_answer_is_not_blamed_on_the_token(clock: FakeClock) -> None:
+    connection: Any = BrokerLine(clock, 0.0)
+    versions = BrokerVersions("b:9", BrokerRelease.V0_10_OR_NEWER, ALL)
+    channel = Channel(connection, "b:9", versions, ClientSettings(), clock)
+    await SaslAuthenticator(Bearer(-3.0))(channel)
+    await channel.call(METADATA, metadata_body(9, []), version=9)
+    with pytest.raises(ConnectionClosedError, match=r"on ListGroups$"):
+        await channel.call(LIST_GROUPS, GROUPS)
