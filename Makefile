@@ -60,7 +60,7 @@ $(VENV)/spark-classes.jsa: $(VENV)/.installed tests/support/spark_jvm.py | $(VEN
 		echo "Spark's classes are not shared, which makes its tests slower: see $(VENV)/spark-classes.log"
 
 # The same for the Kafka that most tests start.
-$(VENV)/kafka-classes.jsa: $(VENV)/.installed tests/support/kafka_classes.py | $(VENV)/.native
+$(VENV)/kafka-classes.jsa: $(VENV)/.installed tests/support/kafka_classes.py tests/support/kafka.py | $(VENV)/.native
 	@$(BIN)/python -m tests.support.kafka_classes >$(VENV)/kafka-classes.log 2>&1 || \
 		echo "Kafka's classes are not shared, which makes its tests slower: see $(VENV)/kafka-classes.log"
 

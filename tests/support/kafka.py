@@ -38,6 +38,8 @@ class KafkaRelease:
 
     version: str
     scala: str
+    #: The binding of slf4j of its distribution, where its artifact has none: it would log nothing.
+    binding: str | None = None
     needs_jaxb: bool = False
     kraft: bool = False
     zookeeper: bool = True
@@ -51,7 +53,8 @@ class KafkaRelease:
     def coordinates(self) -> list[str]:
         """The artifacts that are requested from Maven."""
         jaxb = ["javax.xml.bind:jaxb-api:2.3.1"] if self.needs_jaxb else []  # removed in Java 11
-        return [f"org.apache.kafka:kafka_{self.scala}:{self.version}", *jaxb]
+        binding = [self.binding] if self.binding is not None else []
+        return [f"org.apache.kafka:kafka_{self.scala}:{self.version}", *jaxb, *binding]
 
 
 #: The releases that the tests know, oldest first.
@@ -64,11 +67,11 @@ RELEASES: Final[Mapping[str, KafkaRelease]] = {
         KafkaRelease("0.10.1.1", "2.11", needs_jaxb=True),
         KafkaRelease("0.10.2.2", "2.11", needs_jaxb=True),
         KafkaRelease("0.11.0.3", "2.11", needs_jaxb=True),
-        KafkaRelease("1.1.1", "2.12"),
-        KafkaRelease("2.8.2", "2.12"),
-        KafkaRelease("3.9.1", "2.13", kraft=True),
-        KafkaRelease("4.1.0", "2.13", kraft=True, zookeeper=False),
-        KafkaRelease("4.3.1", "2.13", kraft=True, zookeeper=False),
+        KafkaRelease("1.1.1", "2.12", "org.slf4j:slf4j-log4j12:1.7.25"),
+        KafkaRelease("2.8.2", "2.12", "org.slf4j:slf4j-log4j12:1.7.30"),
+        KafkaRelease("3.9.1", "2.13", "org.slf4j:slf4j-reload4j:1.7.36", kraft=True),
+        KafkaRelease("4.1.0", "2.13", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3", kraft=True, zookeeper=False),
+        KafkaRelease("4.3.1", "2.13", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4", kraft=True, zookeeper=False),
     )
 }
 _JVM: Final = (
@@ -83,9 +86,11 @@ _JVM: Final = (
     "-Djava.net.preferIPv4Stack=true",
     "-Dzookeeper.jmx.log4j.disable=true",
 )
+#: To standard error: the standard output of a tool is its result.
 _LOG4J: Final = {
     "log4j.rootLogger": "WARN, out",
     "log4j.appender.out": "org.apache.log4j.ConsoleAppender",
+    "log4j.appender.out.target": "System.err",
     "log4j.appender.out.layout": "org.apache.log4j.PatternLayout",
     "log4j.appender.out.layout.ConversionPattern": "%d %p %c{1} %m%n",
 }
@@ -94,6 +99,7 @@ _LOG4J2: Final = {
     "status": "WARN",
     "appender.out.type": "Console",
     "appender.out.name": "out",
+    "appender.out.target": "SYSTEM_ERR",
     "appender.out.layout.type": "PatternLayout",
     "appender.out.layout.pattern": "%d %p %c{1} %m%n",
     "rootLogger.level": "WARN",

@@ -20,6 +20,8 @@ from consumerd.demo.server import StartedChild
 _ATTEMPTS: Final = 3
 _POLL_SECONDS: Final = 0.02
 _PROBE_SECONDS: Final = 2.0
+#: Lines of output in the error of a failed start: the reason stands before what a server says while it ends.
+_REASON_LINES: Final = 20
 
 
 class LoopbackServer(StartedChild):
@@ -69,8 +71,7 @@ class LoopbackServer(StartedChild):
                 await self._wait_ready(child, timeout)
             except self.start_error:
                 await self.stop()
-                bind_failed = any(sign in child.output() for sign in self.bind_failures)
-                if not (self._port_is_ours and bind_failed) or attempt == _ATTEMPTS - 1:
+                if not (self._port_is_ours and self._bind_failed(child)) or attempt == _ATTEMPTS - 1:
                     raise
                 self._new_ports()
             except BaseException:
@@ -85,10 +86,19 @@ class LoopbackServer(StartedChild):
             async with asyncio.timeout(timeout):
                 while not await self._probe():
                     if not child.running:
-                        raise self.start_error(f"{child.name} ended with status {child.returncode}: {child.tail()}")
+                        raise self._failure(f"ended with status {child.returncode}")
+                    if self._bind_failed(child):  # some servers do not end then
+                        raise self._failure("cannot listen on its port")
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
-            raise self.start_error(f"{child.name} did not answer within {timeout:g} s: {child.tail()}") from None
+            raise self._failure(f"did not answer within {timeout:g} s") from None
+
+    def _failure(self, what: str) -> ConsumerdError:
+        return self.start_error(f"{self.child.name} {what}: {self.child.tail(_REASON_LINES)}")
+
+    def _bind_failed(self, child: Child) -> bool:
+        output = child.output()
+        return any(sign in output for sign in self.bind_failures)
 
     async def _probe(self) -> bool:
         try:
