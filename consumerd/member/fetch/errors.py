@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args
+
 from consumerd.base.errors import BrokerError, CorruptDataError
 from consumerd.base.partition import TopicPartition
+from consumerd.base.settings.processing import BadMessagePolicy, OutOfRangePolicy
 from consumerd.member.fetch.log_changes import LogChange
 from consumerd.wire.registry.values import MAX_OFFSET
+
+
+def _others(policy: Any) -> str:
+    """The values of a policy other than `fail`."""
+    *first, last = [each for each in get_args(policy) if each != "fail"]
+    return f"{', '.join(first)} or {last}"
 
 
 class LaneClosedError(Exception):
@@ -26,7 +35,7 @@ class OffsetRefusedError(BrokerError):
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             f"{partition} has no offset {offset} on its broker (deleted by retention, or never written); set the"
-            " group's offset to one that exists, or set fetch.out_of_range to earliest, latest or nearest"
+            f" group's offset to one that exists, or set fetch.out_of_range to {_others(OutOfRangePolicy)}"
         )
         self.partition = partition
         self.offset = offset
@@ -73,7 +82,7 @@ class MessageTooLargeError(CorruptDataError):
         size = f"needs {needed} bytes" if needed is not None else "needs more"
         super().__init__(
             f"the message at offset {offset} of {partition} {size}, and fetch.max_size is {limit}; raise it, or set"
-            " fetch.oversize to skip or park"
+            f" fetch.oversize to {_others(BadMessagePolicy)}"
         )
         self.partition = partition
         self.offset = offset
@@ -86,7 +95,7 @@ class CorruptPartitionError(CorruptDataError):
     def __init__(self, partition: TopicPartition, offset: int, problem: str) -> None:
         super().__init__(
             f"{partition} is corrupt at offset {offset} ({problem}); move the group's offset past it, or set"
-            " fetch.corrupt to skip or park"
+            f" fetch.corrupt to {_others(BadMessagePolicy)}"
         )
         self.partition = partition
         self.offset = offset
