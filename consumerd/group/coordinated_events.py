@@ -30,8 +30,7 @@ Warn = shared_events.Warn
 # ---- Events -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(shared_events.Valueless):
     """The member starts."""
 
 
@@ -90,11 +89,8 @@ class Synced:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(shared_events.Ticketed):
     """Answers `Heartbeat`: we are a member, and no rebalance has begun."""
-
-    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +122,16 @@ class Refused:
     member_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(shared_events.Ticketed):
     """Answers `Drain`: no handler holds anything of it, and what was handled is committed as far as possible."""
 
-    ticket: int
 
-
-@dataclass(frozen=True, slots=True)
-class Abandoned:
+class Abandoned(shared_events.Ticketed):
     """Answers `Abandon`: no handler holds anything."""
 
-    ticket: int
 
-
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(shared_events.Ticketed):
     """Answers `Leave`."""
-
-    ticket: int
 
 
 Event: TypeAlias = (
@@ -247,23 +234,16 @@ class Drain:
     partitions: frozenset[TopicPartition] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(shared_events.Valueless):
     """The partitions that flow are those assigned, which differ from those at the last time; there may be none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(shared_events.Ticketed):
     """Cancel all handlers, commit nothing. Takes over from a `Drain` that is under way. Answer: Abandoned."""
 
-    ticket: int
 
-
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(shared_events.Ticketed):
     """The request of this ticket is obsolete: cancel it."""
-
-    ticket: int
 
 
 @dataclass(frozen=True, slots=True)

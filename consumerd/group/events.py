@@ -71,26 +71,22 @@ class SessionStarted:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSuspended:
+class SessionSuspended(shared_events.Valueless):
     """The connection is gone; the session may live on at the server."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionResumed:
+class SessionResumed(shared_events.Valueless):
     """Connected again, with the same session."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionExpired:
+class SessionExpired(shared_events.Valueless):
     """The session is over: its id node and owner nodes are gone or about to go."""
 
 
 # ---- Events: from outside -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Triggered:
+class Triggered(shared_events.Valueless):
     """Something that the assignment depends on may have changed: a watch fired, or a poll saw a difference."""
 
 
@@ -112,25 +108,16 @@ class SnapshotTaken:
     snapshot: MembershipSnapshot
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(shared_events.Ticketed):
     """Answers `Register`: our id node exists, and this session owns it."""
 
-    ticket: int
 
-
-@dataclass(frozen=True, slots=True)
-class RegistrationBlocked:
+class RegistrationBlocked(shared_events.Ticketed):
     """Answers `Register`: a node of that name belongs to another session, dead or alive. It is waited for."""
 
-    ticket: int
 
-
-@dataclass(frozen=True, slots=True)
-class Unregistered:
+class Unregistered(shared_events.Ticketed):
     """Answers `Unregister`: no id node of this session exists."""
-
-    ticket: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,18 @@ from consumerd.wire.registry.subscription import Subscription
 
 
 @dataclass(frozen=True, slots=True)
+class Valueless:
+    """An event or action that its class says all of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticketed:
+    """An event or action with a ticket and no more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseExpired:
     """The lease is over: ZooKeeper may have ended the session, or the coordinator the membership.
 
@@ -23,8 +35,7 @@ class LeaseExpired:
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(Valueless):
     """The time of the last `SetTimer` has come. A timer too early or too often does no harm."""
 
 
@@ -35,19 +46,15 @@ class SubscriptionChanged:
     subscription: Subscription
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(Valueless):
     """Leave the group in order: drain, release, unregister. Repeated requests do no harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Ticketed):
     """The action was not performed, or it is unknown whether it was: no connection, no response, another session.
 
     Answers `TakeSnapshot`, `Register`, `Unregister` and coordinator requests. `Drain` and `Abandon` always succeed.
     """
-
-    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,5 @@ class Warn:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Valueless):
     """The member has left: nothing is held, no node of ours is registered, no more actions follow."""
