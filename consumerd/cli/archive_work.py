@@ -6,8 +6,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,11 +17,14 @@ from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
-    from consumerd.storage.archives.contiguity import ArchivePartitionReport
+    from consumerd.storage.archives.contiguity import ArchivePartitionReport, ArchiveReport
+    from consumerd.storage.archives.export import ExportReport
     from consumerd.storage.archives.findings import ArchiveFinding
     from consumerd.storage.archives.pool import StopFlag
     from consumerd.storage.archives.progress import Progress
     from consumerd.storage.archives.sources import SegmentSource
+
+_Report = TypeVar("_Report")
 
 #: A process of its own is not worth its start for less.
 BYTES_PER_WORKER = 16 << 20
@@ -111,6 +114,20 @@ def stopping(stop: StopFlag) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def over_archive(paths: Sequence[str], workers: int | None, what: str, work: Callable[..., _Report]) -> _Report:
+    """Do `work` on the segments that `paths` name, which is called with `workers`, `progress` and `stop` of a signal.
+
+    `what`: the verb for its progress.
+    """
+    from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415 - `--help` needs no archive
+    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs no archive
+
+    stop = StopFlag()
+    with stopping(stop), progress(what) as shown:
+        sources = find_sources(paths)
+        return work(sources, workers=worker_count(workers, sources), progress=shown, stop=stop)
+
+
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Progress]:
     """A bar where standard error is a terminal, now and then a line where it is not."""
@@ -181,11 +198,12 @@ def _gaps(partition: ArchivePartitionReport) -> int:
     return partition.count(ArchiveFindingKind.GAP, ArchiveFindingKind.LOST)
 
 
-def show_partitions(partitions: Iterable[ArchivePartitionReport]) -> None:
-    """A row per partition."""
+def show_report(report: ArchiveReport | ExportReport) -> None:
+    """A row per partition, then one per finding."""
     columns = [">segments", ">bytes", ">messages", ">start", ">end", ">corrupt", ">torn", ">gaps", ">findings"]
-    rows = [list(partition_json(partition).values()) for partition in partitions]
+    rows = [list(partition_json(partition).values()) for partition in report.partitions]
     show_rows(["partition", *columns], rows, kind="partition")
+    show_findings(report.findings())
 
 
 def show_findings(findings: Iterable[ArchiveFinding]) -> None:

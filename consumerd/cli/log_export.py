@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,10 @@ import click
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import (
     isolation_option,
+    over_archive,
     partition_json,
-    progress,
-    show_findings,
-    show_partitions,
+    show_report,
     source_options,
-    stopping,
-    worker_count,
 )
 from consumerd.cli.log_restore import RESTORE_PARAMETERS, check_target, restore, restore_options
 from consumerd.cli.tables import show_rows
@@ -25,6 +23,7 @@ from consumerd.cli.tables import show_rows
 if TYPE_CHECKING:
     from consumerd.storage.archives.export import ExportReport
     from consumerd.storage.archives.options import ExportOptions
+    from consumerd.storage.archives.sources import SegmentSource
 
 EXAMPLES = """\b
 Examples:
@@ -107,27 +106,18 @@ def command(
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.storage.archives.export import ArchiveExport  # noqa: PLC0415 - `--help` needs no archive
-    from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415 - `--help` needs no archive
-    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs no archive
 
     check_target(options, output)
     if output is None:
         return restore(paths, as_json=as_json, allow_torn_tail=allow_torn_tail, **options)
     for name in RESTORE_PARAMETERS:
         del options[name]
-    export_options = _options(**options)
-    stop = StopFlag()
-    with stopping(stop), progress("exporting") as shown:
-        sources = find_sources(paths)
-        report = ArchiveExport(
-            sources,
-            output,
-            export_options,
-            workers=worker_count(workers, sources),
-            progress=shown,
-            stop=stop,
-            monotonic=SystemClock().monotonic,
-        ).run()
+    export_options, monotonic = _options(**options), SystemClock().monotonic
+
+    def export(sources: Sequence[SegmentSource], **how: Any) -> ExportReport:
+        return ArchiveExport(sources, output, export_options, monotonic=monotonic, **how).run()
+
+    report = over_archive(paths, workers, "exporting", export)
     if as_json:
         _show_json(report)
     else:
@@ -195,7 +185,6 @@ def _show_json(report: ExportReport) -> None:
 
 
 def _show_rows(report: ExportReport) -> None:
-    show_partitions(report.partitions)
-    show_findings(report.findings())
+    show_report(report)
     totals = _totals(report)
     show_rows([f">{name}" for name in totals], [list(totals.values())], kind="total")

@@ -12,7 +12,7 @@ from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import progress
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.config_option import together
-from consumerd.cli.log_restore import REQUEST_TIMEOUT, check_reached, refuse_given, scan_archive, topic_naming
+from consumerd.cli.log_restore import check_reached, open_target, refuse_given, scan_archive, topic_naming
 from consumerd.cli.migrate_offsets import show_plan
 from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option
 from consumerd.cli.session import run_tool
@@ -101,16 +101,12 @@ async def _restore(
     options: Mapping[str, Any],
 ) -> tuple[RestoredOffsets, Path | None, list[str]]:
     """The plan, the file of the previous offsets, and what is not on the target then."""
-    import random  # noqa: PLC0415
-
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers.forward.target_log import TargetLog  # noqa: PLC0415
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.operate.migrate.restored_offsets import OffsetsRestore  # noqa: PLC0415
-    from consumerd.service.daemon.forwarding import target_client  # noqa: PLC0415
 
     naming = topic_naming(options["renames"])
-    async with target_client(section, REQUEST_TIMEOUT)(SystemClock(), random.SystemRandom()) as client:
+    async with open_target(section) as client:
         target = BrokerGroups(client)
         run = OffsetsRestore(
             selected.committed, archived, target, TargetLog(client, read_committed=True), naming.target

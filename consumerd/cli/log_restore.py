@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
     from consumerd.handlers.forward.handler import ForwardHandler
     from consumerd.handlers.forward.mapping import TopicNaming
+    from consumerd.net.client.cluster import ClusterClient
     from consumerd.operate.migrate.archived_topics import ArchivedPartition
     from consumerd.operate.migrate.restore import RestoreReport
     from consumerd.storage.archives.cluster_metadata import ClusterTopics
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from consumerd.storage.archives.sources import SegmentSource
     from consumerd.wire.v08.records import RecordCodec
 
-#: Seconds for one answer of the target.
-REQUEST_TIMEOUT = 30.0
 #: Raw bytes of a message; the target's limit is for what is stored, and judged there.
 _LARGEST_MESSAGE = 64 << 20
 
@@ -146,16 +145,22 @@ def scan_archive(
 
 async def check_reached(section: KafkaSection) -> None:
     """Raise NoBrokerReachedError where the cluster does not answer. To read the archive first may take hours."""
+    from consumerd.cli.clusters import require_names  # noqa: PLC0415
+    from consumerd.service.config.build_v08 import build_bootstrap  # noqa: PLC0415
+
+    await require_names(build_bootstrap(section))
+    async with open_target(section) as client:
+        await client.any_channel()
+
+
+def open_target(section: KafkaSection) -> ClusterClient:
+    """A client of the cluster, for `async with`."""
     import random  # noqa: PLC0415
 
     from consumerd.base.clock import SystemClock  # noqa: PLC0415
-    from consumerd.cli.clusters import require_names  # noqa: PLC0415
-    from consumerd.service.config.build_v08 import build_bootstrap  # noqa: PLC0415
     from consumerd.service.daemon.forwarding import target_client  # noqa: PLC0415
 
-    await require_names(build_bootstrap(section))
-    async with target_client(section, REQUEST_TIMEOUT)(SystemClock(), random.SystemRandom()) as client:
-        await client.any_channel()
+    return target_client(section)(SystemClock(), random.SystemRandom())
 
 
 def topic_naming(renames: Sequence[str]) -> TopicNaming:
@@ -190,11 +195,11 @@ async def _restore(
 
     def make_handler(codec: RecordCodec) -> ForwardHandler:
         settings = restore_settings(codec, source=options["source"], max_message_bytes=_LARGEST_MESSAGE)
-        return make_forward_handler(section, naming, BrokerMajorNumbering(), settings, request_timeout=REQUEST_TIMEOUT)
+        return make_forward_handler(section, naming, BrokerMajorNumbering(), settings)
 
     codec = options["compress"]
     clock, rng = SystemClock(), random.SystemRandom()
-    async with target_client(section, REQUEST_TIMEOUT)(clock, rng) as client:
+    async with target_client(section)(clock, rng) as client:
         run = Restore(
             archived,
             client,

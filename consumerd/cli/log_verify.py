@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from consumerd.base.errors import ExitCode
-from consumerd.cli.archive_work import (
-    partition_json,
-    progress,
-    show_findings,
-    show_partitions,
-    source_options,
-    stopping,
-    worker_count,
-)
+from consumerd.cli.archive_work import over_archive, partition_json, show_report, source_options
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
@@ -62,15 +55,10 @@ def command(
     between segments; misnamed-segment, unreadable-file, damaged-archive, oversize-segment, unsafe-name and
     no-plain-file for files.
     """
-    from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415 - `--help` needs none
-    from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415 - `--help` needs none
     from consumerd.storage.archives.verify import VerifyOptions, verify  # noqa: PLC0415 - `--help` needs none
 
-    stop = StopFlag()
     options = VerifyOptions(layout, broker_id, max_expansion, shallow)
-    with stopping(stop), progress("verifying") as shown:
-        sources = find_sources(paths)
-        report = verify(sources, options, workers=worker_count(workers, sources), progress=shown, stop=stop)
+    report = over_archive(paths, workers, "verifying", partial(verify, options=options))
     if as_json:
         _show_json(report)
     else:
@@ -91,8 +79,7 @@ def _show_json(report: ArchiveReport) -> None:
 
 
 def _show_rows(report: ArchiveReport) -> None:
-    show_partitions(report.partitions)
-    show_findings(report.findings())
+    show_report(report)
     rows = [partition_json(partition) for partition in report.partitions]
     numbers = [sum(row[key] for row in rows) for key in ("segments", "bytes", "messages")]
     findings = sum(finding.count for finding in report.findings())

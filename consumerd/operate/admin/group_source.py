@@ -124,11 +124,29 @@ class GroupSource(ABC):
         """Write the changes that move anything; returns how many. Raises ChangedMeanwhileError, RefusedError."""
 
 
-class V07Groups(GroupSource):
+class GroupNodes(GroupSource):
+    """The groups of a cluster of any dialect that are nodes in ZooKeeper."""
+
+    zk: ZooKeeper
+
+    async def remains(self, group: str) -> GroupRemains:
+        tree = await read_tree(self.zk, group)
+        require_dead(group, tree)
+        return GroupRemains(group, (await self.snapshot(group, brokers=False)).view.offsets, tree)
+
+    async def delete(self, remains: GroupRemains) -> None:
+        """As of `GroupSource`, fenced by the versions of the nodes."""
+        await delete_tree(self.zk, remains.group, remains.nodes)
+
+    async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
+        """As `write_changes`: fenced by owner nodes and versions, unless forced."""
+        return await write_changes(self.zk, changes, force=force)
+
+
+class V07Groups(GroupNodes):
     """The groups of Kafka 0.7 in ZooKeeper; `connect` connects to brokers."""
 
     dialect = Dialect.V07
-    zk: ZooKeeper
 
     def __init__(self, zk: ZooKeeper, connect: Connector) -> None:
         self.zk = zk
@@ -199,19 +217,6 @@ class V07Groups(GroupSource):
         inside = {place[0]: start for place in sorted(within) if (start := self._checked[place]) is not None}
         now = asyncio.get_running_loop().time()
         return DiagnosisInput(snapshot, ranges, now, inside=inside, registered=snapshot.brokers.keys())
-
-    async def remains(self, group: str) -> GroupRemains:
-        tree = await read_tree(self.zk, group)
-        require_dead(group, tree)
-        return GroupRemains(group, (await self.snapshot(group, brokers=False)).view.offsets, tree)
-
-    async def delete(self, remains: GroupRemains) -> None:
-        """As of `GroupSource`, fenced by the versions of the nodes."""
-        await delete_tree(self.zk, remains.group, remains.nodes)
-
-    async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
-        """As `write_changes`: fenced by owner nodes and versions, unless forced."""
-        return await write_changes(self.zk, changes, force=force)
 
 
 async def _message_around(logs: BrokerLogs, partition: TopicPartition, offset: int) -> int | None:

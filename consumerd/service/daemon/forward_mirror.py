@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: Seconds for one answer of the target.
-_REQUEST_TIMEOUT = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class ForwardTarget:
@@ -67,9 +64,7 @@ class ForwardTarget:
         else:
             addresses, known = await _source(config, session, clock, rng)
             await _refuse_circle(addresses, known, self, settings.subscription, clock, rng)
-        return make_forward_handler(
-            self.section, self.naming, numbering, self.settings, request_timeout=_REQUEST_TIMEOUT
-        )
+        return make_forward_handler(self.section, self.naming, numbering, self.settings)
 
 
 class CountedNumbering:
@@ -111,7 +106,7 @@ async def _refuse_circle(
     rng: Random,
 ) -> None:
     """Raise CircleError where both are one cluster and written messages would be read again."""
-    async with target_client(target.section, _REQUEST_TIMEOUT)(clock, rng) as client:
+    async with target_client(target.section)(clock, rng) as client:
         await client.retrying("find the target", lambda: client.refresh(None))
         metadata = client.metadata
     same = source is not None and source.cluster_id is not None and source.cluster_id == metadata.cluster_id

@@ -29,6 +29,8 @@ from consumerd.service.config.validation import InvalidValuesError, table_of
 from consumerd.wire.v08.records import RecordCodec
 
 _DEFAULTS: Final = ForwardSettings()
+#: Seconds for one answer of the target.
+_REQUEST_TIMEOUT: Final = 30.0
 
 
 @checked
@@ -56,7 +58,7 @@ def forward(
     partitions: Count | Mapping[str, Count] | None = None,
     replication_factor: Count | None = None,
     delivery_timeout: Seconds = _DEFAULTS.delivery_timeout,
-    request_timeout: Seconds = 30.0,
+    request_timeout: Seconds = _REQUEST_TIMEOUT,
 ) -> ForwardHandler:
     """The handler, not started; docs/handlers.md says what each option means. Raises ValueError, ConfigError."""
     _check_shapes(bootstrap, topic, topics)
@@ -96,7 +98,7 @@ def make_forward_handler(
     numbering: SourceNumbering,
     settings: ForwardSettings,
     *,
-    request_timeout: float,
+    request_timeout: float = _REQUEST_TIMEOUT,
 ) -> ForwardHandler:
     """Return the handler for a cluster. Raises ConfigError for an invalid `section`."""
     build_bootstrap(section)
@@ -105,7 +107,9 @@ def make_forward_handler(
     return ForwardHandler(target_client(section, request_timeout), naming, numbering, settings, rng=SystemRandom())
 
 
-def target_client(section: KafkaSection, request_timeout: float) -> Callable[[Clock, Random], ClusterClient]:
+def target_client(
+    section: KafkaSection, request_timeout: float = _REQUEST_TIMEOUT
+) -> Callable[[Clock, Random], ClusterClient]:
     """Return a function that makes a client of the cluster with a clock."""
     connection = ConnectionSettings(socket_timeout=request_timeout)
 

@@ -20,11 +20,9 @@ from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetSto
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.cluster.reading import children, read_all
 from consumerd.net.cluster.view_v08 import V08ClusterView, V08Topics
-from consumerd.operate.admin.changes import OffsetChange, V08ChangePlanner
+from consumerd.operate.admin.changes import V08ChangePlanner
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
-from consumerd.operate.admin.editing import write_changes
-from consumerd.operate.admin.group_source import GroupSource
-from consumerd.operate.admin.removal import GroupRemains, delete_tree, read_tree, require_dead
+from consumerd.operate.admin.group_source import GroupNodes, GroupSource
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
 from consumerd.operate.admin.v08.snapshot import (
@@ -99,11 +97,10 @@ class V08GroupSource(GroupSource):
         )
 
 
-class ZooKeeperGroups(V08GroupSource):
+class ZooKeeperGroups(GroupNodes, V08GroupSource):
     """Groups that old consumers (0.8 to 1.1) coordinate among themselves in ZooKeeper."""
 
     coordinator = CoordinatorKind.ZOOKEEPER
-    zk: ZooKeeper
 
     def __init__(self, zk: ZooKeeper, logs: V08BrokerLogs) -> None:
         super().__init__(logs)
@@ -189,19 +186,6 @@ class ZooKeeperGroups(V08GroupSource):
         """The transactions that created the nodes of these topics, as far as they exist."""
         stats = await read_all(topics, lambda topic: self.zk.exists(topic_path(topic)))
         return {topic: stat.created_zxid for topic, stat in stats.items() if stat is not None}
-
-    async def remains(self, group: str) -> GroupRemains:
-        tree = await read_tree(self.zk, group)
-        require_dead(group, tree)
-        return GroupRemains(group, (await self.snapshot(group, brokers=False)).view.offsets, tree)
-
-    async def delete(self, remains: GroupRemains) -> None:
-        """As of `GroupSource`, fenced by the versions of the nodes."""
-        await delete_tree(self.zk, remains.group, remains.nodes)
-
-    async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
-        """As `write_changes`: fenced by owner nodes and versions, unless forced."""
-        return await write_changes(self.zk, changes, force=force)
 
 
 async def _cut_off(
