@@ -24,18 +24,25 @@ _STAT = struct.Struct("!qq8xqi8xq4xi8x")
 
 
 @dataclass(slots=True)
-class GetDataRequest:
-    """Data and stat of a node; `path` is absolute."""
+class _NodeRead:
+    """`path` is absolute; `watch` sets one."""
 
     path: str
     watch: bool
 
-    opcode: ClassVar = 4
+    opcode: ClassVar[int]
     special_xid: ClassVar = None
 
     def serialize(self) -> bytes:
         """Return the request without its xid."""
-        return _of_path(4, self.path) + (b"\1" if self.watch else b"\0")
+        return _of_path(self.opcode, self.path) + (b"\1" if self.watch else b"\0")
+
+
+class GetDataRequest(_NodeRead):
+    """Data and stat of a node; `path` is absolute."""
+
+    __slots__ = ()
+    opcode: ClassVar = 4
 
     @staticmethod
     def read(frame: bytes, offset: int) -> tuple[bytes | None, NodeStat]:
@@ -44,19 +51,11 @@ class GetDataRequest:
         return data, _read_stat(frame, offset)
 
 
-@dataclass(slots=True)
-class ExistsRequest:
+class ExistsRequest(_NodeRead):
     """The stat of a node; `path` is absolute."""
 
-    path: str
-    watch: bool
-
+    __slots__ = ()
     opcode: ClassVar = 3
-    special_xid: ClassVar = None
-
-    def serialize(self) -> bytes:
-        """Return the request without its xid."""
-        return _of_path(3, self.path) + (b"\1" if self.watch else b"\0")
 
     @staticmethod
     def read(frame: bytes, offset: int) -> NodeStat:
@@ -64,19 +63,11 @@ class ExistsRequest:
         return _read_stat(frame, offset)
 
 
-@dataclass(slots=True)
-class GetChildrenRequest:
+class GetChildrenRequest(_NodeRead):
     """The names below a node (getChildren2, servers from 3.3); `path` is absolute."""
 
-    path: str
-    watch: bool
-
+    __slots__ = ()
     opcode: ClassVar = 12
-    special_xid: ClassVar = None
-
-    def serialize(self) -> bytes:
-        """Return the request without its xid."""
-        return _of_path(12, self.path) + (b"\1" if self.watch else b"\0")
 
     @staticmethod
     def read(frame: bytes, offset: int) -> list[str | None]:
