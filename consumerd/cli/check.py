@@ -12,6 +12,7 @@ import click
 from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.cli.config_option import config_option
 from consumerd.cli.numbers import PositiveFloat
+from consumerd.cli.tables import printable, styled
 
 if TYPE_CHECKING:
     from consumerd.service.config.problems import Problem, TomlDocument
@@ -76,7 +77,6 @@ def command(path: Path, online: bool, timeout: float) -> None:
 
 def _look_online(document: TomlDocument, source: str, limit: float) -> None:
     """Print a line for each finding as it comes. Raises the first error, without its sentence, which is printed."""
-    from consumerd.cli.tables import printable, styled  # noqa: PLC0415
     from consumerd.service.config.model import parse  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
     from consumerd.service.daemon.online_checks import look_online  # noqa: PLC0415

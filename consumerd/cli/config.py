@@ -10,6 +10,7 @@ import click
 
 from consumerd.cli.config_option import config_option
 from consumerd.cli.numbers import ExistingFile
+from consumerd.cli.tables import show_rows
 
 EXAMPLES = """\b
 Examples:
@@ -131,7 +132,6 @@ def show(path: Path, origin: bool, as_json: bool) -> None:
 
     Credentials are not shown. In a pipe: table.key, value, and with --origin where it comes from.
     """
-    from consumerd.cli.tables import show_rows  # noqa: PLC0415
     from consumerd.service.config.effective import effective_values  # noqa: PLC0415
 
     values = effective_values(path)

@@ -10,6 +10,7 @@ import click
 
 from consumerd.base.address import format_address
 from consumerd.base.settings.moments import ENDS, is_start
+from consumerd.cli.clusters import require_names
 from consumerd.cli.decoder_options import decoder_options, decoder_table
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
@@ -103,7 +104,6 @@ joined only if --group names it.
 def command(cluster: ClusterAddress, **options: Any) -> None:
     """Print the messages of topics: payloads, one per line, in the order of each partition."""
     target, form = _check(cluster, options)
-    from consumerd.cli.clusters import require_names  # noqa: PLC0415
     from consumerd.handlers.builtin.console import ConsoleHandler  # noqa: PLC0415
     from consumerd.service.daemon.console import consume, find_starts, without_group  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs

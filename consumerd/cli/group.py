@@ -7,6 +7,7 @@ from functools import partial
 
 import click
 
+from consumerd.cli.clusters import require_zookeeper, with_groups
 from consumerd.cli.group_delete import command as delete
 from consumerd.cli.group_doctor import command as doctor
 from consumerd.cli.group_exporter import command as exporter
@@ -54,8 +55,6 @@ def command() -> None:
 @json_option('One JSON object: {"groups": [group, ...]}.')
 def list_groups(cluster: ClusterAddress, as_json: bool) -> None:
     """List the groups in ZooKeeper, or those that brokers coordinate or keep offsets of."""
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415 - heavy imports only for the command that runs
-
     groups = with_groups(cluster, lambda source: source.names())
     if as_json:
         click.echo(json.dumps({"groups": groups}, indent=2))
@@ -74,7 +73,6 @@ def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
     of a line is member, partition or problem. A partition is shown with owner, offset and a remark: `unowned`, `owner
     is not a live member`, `no member subscribes`, or `planned: ...` where the assignment rule names another stream.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.group_report import show_report  # noqa: PLC0415
 
     name = cluster.group_or(group)
@@ -101,7 +99,6 @@ def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: boo
     rebalance in progress shows too: allow time for it with --wait. Groups of Kafka 0.8 to 1.1 do not record their rule:
     they are balanced if the owners are those of range or of roundrobin.
     """
-    from consumerd.cli.clusters import require_zookeeper, with_groups  # noqa: PLC0415
     from consumerd.cli.group_report import show_verification  # noqa: PLC0415
     from consumerd.operate.admin.verification import verify_group  # noqa: PLC0415
 
@@ -131,7 +128,6 @@ def plan(cluster: ClusterAddress | None, group: str | None, explain: bool, as_js
     streams, each stream gets P div T = q consecutive ones, and the first P mod T = r streams one more. Groups of Kafka
     0.8 to 1.1 sort partitions as numbers; they are planned for by range, or by roundrobin if the owners agree.
     """
-    from consumerd.cli.clusters import require_zookeeper, with_groups  # noqa: PLC0415
     from consumerd.cli.group_plan import read_plan_input, show_deals  # noqa: PLC0415
     from consumerd.group.assignment import assign  # noqa: PLC0415
     from consumerd.operate.admin.snapshot import V07GroupSnapshot  # noqa: PLC0415

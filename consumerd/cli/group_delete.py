@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
+from consumerd.cli.clusters import with_groups
 from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
+from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.group_source import GroupSource
@@ -37,9 +39,6 @@ def command(cluster: ClusterAddress, group: str | None, execute: bool, backup: P
     import` brings back) and the data of every other node is written and synced. In a pipe: one path per line, or
     topic/partition where brokers keep the offsets.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
-    from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
-
     name = cluster.group_or(group)
 
     remains, backup = with_groups(

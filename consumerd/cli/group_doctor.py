@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from consumerd.cli.backups import say_dry_run
+from consumerd.cli.clusters import with_groups
 from consumerd.cli.session import (
     ClusterAddress,
     broker_timeout_option,
@@ -18,6 +19,7 @@ from consumerd.cli.session import (
     group_option,
     json_option,
 )
+from consumerd.cli.tables import counted, printable, show_rows
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.doctor import DoctorReport
@@ -78,7 +80,6 @@ def command(
     """
     if (execute or force) and not fix:
         raise click.UsageError("--execute and --force go with --fix")
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.operate.admin.doctor import GroupDoctor  # noqa: PLC0415 - heavy imports only for the command that runs
 
     name = cluster.group_or(group)
@@ -93,7 +94,6 @@ def command(
 
 def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None:
     """Print the report. Raises CheckFailedError while something has to be mended."""
-    from consumerd.cli.tables import counted  # noqa: PLC0415
     from consumerd.operate.admin.errors import CheckFailedError  # noqa: PLC0415
     from consumerd.operate.admin.mending import describe_step  # noqa: PLC0415
 
@@ -117,13 +117,10 @@ def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None
 
 
 def _line(what: str, text: str) -> None:
-    from consumerd.cli.tables import printable  # noqa: PLC0415
-
     click.echo(f"{what}: {printable(text)}" if sys.stdout.isatty() else f"{what}\t{printable(text)}")
 
 
 def _show_findings(group: str, findings: Sequence[GroupFinding], *, still: bool = False) -> None:
-    from consumerd.cli.tables import counted, printable, show_rows  # noqa: PLC0415
     from consumerd.operate.admin.findings import listed  # noqa: PLC0415
 
     if not sys.stdout.isatty():

@@ -13,6 +13,7 @@ import click
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
+from consumerd.cli.clusters import with_groups
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import (
     ClusterAddress,
@@ -21,6 +22,7 @@ from consumerd.cli.session import (
     group_option,
     json_option,
 )
+from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.group_source import GroupSource
@@ -77,7 +79,6 @@ def command(
     second, and a remark.
     """
     from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.operate.admin.lag import LagTimes, read_lag  # noqa: PLC0415
     from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
@@ -148,7 +149,6 @@ class _Shown(NamedTuple):
 
 def _require_all(group: str, snapshot: _LagSnapshot) -> None:
     """Raise CheckFailedError if the lag of a partition could not be read."""
-    from consumerd.cli.tables import counted  # noqa: PLC0415
     from consumerd.operate.admin.errors import CheckFailedError  # noqa: PLC0415
 
     unread = [each for each in snapshot.lags if each.unread]
@@ -161,7 +161,6 @@ def _require_all(group: str, snapshot: _LagSnapshot) -> None:
 
 
 def _show(group: str, snapshot: _LagSnapshot, before: _LagSnapshot | None, shown: _Shown) -> None:
-    from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
     from consumerd.operate.admin.lag import known_lag, total_lag  # noqa: PLC0415
 
     total = total_lag(snapshot.lags)

@@ -14,6 +14,7 @@ from consumerd.cli.mirror_v08 import rename_option, renaming
 from consumerd.cli.numbers import zookeeper_option
 from consumerd.cli.offsets_change import How, change_command, show_changes
 from consumerd.cli.session import DEFAULTS_OF_CONFIG, ClusterAddress, cluster_address, named, run_tool, timeout_option
+from consumerd.cli.tables import printable
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.offset_plans import OffsetPlan
@@ -124,8 +125,6 @@ async def _move(
 
 def show_plan(plan: OffsetPlan, *, as_json: bool, executed: bool, backup: Path | None) -> None:
     """Print what changes, or would change, and the sentences of the plan on standard error."""
-    from consumerd.cli.tables import printable  # noqa: PLC0415
-
     rows = [
         (move.change, {">lag": move.lag, "from": {str(source): offset for source, offset in move.sources}})
         for move in plan.moves

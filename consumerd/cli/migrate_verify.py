@@ -10,6 +10,7 @@ import click
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import layout_option
+from consumerd.cli.clusters import dialect_at, make_client
 from consumerd.cli.config_option import file_option, servers_option
 from consumerd.cli.mirror_v08 import rename_option, renaming, to_config_option, to_servers_option
 from consumerd.cli.numbers import PositiveInt, zookeeper_option
@@ -146,7 +147,6 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
         return report
 
     async def from_cluster(session: Session) -> ComparisonReport:
-        from consumerd.cli.clusters import dialect_at  # noqa: PLC0415
         from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
         from consumerd.wire.registry.errors import DialectError  # noqa: PLC0415
 
@@ -196,7 +196,6 @@ def _show_progress(what: str) -> None:
 
 def _client(side: str, options: dict[str, Any]) -> ClusterClient:
     """Return a client of the cluster on one side, `from` or `to`."""
-    from consumerd.cli.clusters import make_client  # noqa: PLC0415
     from consumerd.service.config.model import load  # noqa: PLC0415
 
     config = None if options[f"{side}_config"] is None else load(options[f"{side}_config"])

@@ -10,6 +10,7 @@ import click
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
+from consumerd.cli.clusters import with_groups
 from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.offsets_change import NOTE, How, change_command
 from consumerd.cli.offsets_input import (
@@ -109,7 +110,6 @@ def get(
     In a pipe: topic/broker-partition (0.7) or topic/partition, offset, time (unknown where a
     broker keeps it), what is wrong with a node without an offset, and the metadata committed with it.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.offsets_show import offset_rows, show_offsets  # noqa: PLC0415
 
     name = cluster.group_or(group)
@@ -147,7 +147,6 @@ def export(
     The text has a line /consumers/GROUP/offsets/TOPIC/BROKER-PARTITION:OFFSET for each (PARTITION:OFFSET since 0.8),
     which ImportZkOffsets reads too; `offsets import` reads both.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.offsets_show import collect_offsets  # noqa: PLC0415
     from consumerd.operate.admin.offset_file import format_json, format_text, write_durably  # noqa: PLC0415
 

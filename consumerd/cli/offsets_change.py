@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
+from consumerd.cli.clusters import with_groups
 from consumerd.cli.config_option import Decorated, together
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, json_option
+from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
@@ -71,7 +73,6 @@ class How:
         hint: Dialect | None = None,
     ) -> None:
         """Plan, show and, if requested, write. Raises RefusedError."""
-        from consumerd.cli.clusters import with_groups  # noqa: PLC0415
 
         async def work(source: GroupSource) -> tuple[OffsetPlan, Path | None]:
             plan = await make_plan(source)
@@ -142,8 +143,6 @@ def show_changes(
 
     `json_key`: what they are called in a JSON object with `more` and the backup; None for a table.
     """
-    from consumerd.cli.tables import counted, show_rows  # noqa: PLC0415
-
     if json_key is not None:
         rows = [_as_json(change) | {key.lstrip(">"): value for key, value in own.items()} for change, own in changes]
         document = {**more, "backup": None if backup is None else str(backup), json_key: rows}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.clusters import with_groups
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, json_option
 from consumerd.cli.tables import show_rows
 from consumerd.cli.topics_change import create, delete
@@ -46,7 +47,6 @@ def list_topics(cluster: ClusterAddress, as_json: bool) -> None:
     live broker has 0 partitions. Of clusters of Kafka 0.8 and later: topic, partitions, replicas of each, partitions
     without a leader.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.cli.topics_show import show_list  # noqa: PLC0415
     from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
@@ -81,7 +81,6 @@ def describe(cluster: ClusterAddress, topics: tuple[str, ...], broker_timeout: f
     Kafka 0.8 and later: topic/partition, leader with its address, replicas, those in sync, earliest, latest, messages,
     remark.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
     from consumerd.cli.topics_show import read_topics, show_description  # noqa: PLC0415
 
     snapshot = with_groups(cluster, lambda source: read_topics(source, topics), broker_timeout=broker_timeout)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from consumerd.cli.backups import say_dry_run
+from consumerd.cli.clusters import with_groups
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import ClusterAddress, cluster_options, json_option
+from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.group_source import GroupSource
@@ -92,7 +94,6 @@ def create(
     what is not given. With --zookeeper (0.8 to 0.10) the topic is written to ZooKeeper, as kafka-topics does. Kafka 0.7
     creates a topic when it receives the first message.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.operate.admin.v08.topic_nodes import TopicPlan  # noqa: PLC0415
     from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
@@ -127,8 +128,6 @@ def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_j
     are marked for deletion in ZooKeeper, as kafka-topics does. Brokers before 1.0 delete topics only if their
     delete.topic.enable is true. In a pipe: topic, partitions, messages.
     """
-    from consumerd.cli.clusters import with_groups  # noqa: PLC0415
-
     with_groups(
         cluster,
         lambda source: _delete(source, topics, cluster.timeout, execute=execute, as_json=as_json),
@@ -142,7 +141,6 @@ async def _delete(
     source: GroupSource, topics: tuple[str, ...], timeout: float, *, execute: bool, as_json: bool
 ) -> None:
     from consumerd.base.errors import BrokerError  # noqa: PLC0415
-    from consumerd.cli.tables import show_rows  # noqa: PLC0415
     from consumerd.cli.topics_show import read_topics  # noqa: PLC0415
     from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
 
