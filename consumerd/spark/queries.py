@@ -2,7 +2,7 @@
 
 Strategy: Spark's `foreachBatch` hands each micro-batch to a function, which writes it to tables under its number, so
 that a retried batch is not written again. While the query runs, the main thread waits in short intervals: it records
-progress and checks for a signal. A stop lets the current batch finish within `grace` seconds; a batch that is cut short
+progress and checks for a signal. A stop lets the current batch finish within some seconds; a batch that is cut short
 is retried at the next start. Errors from the JVM become declared ones.
 """
 
@@ -39,7 +39,6 @@ def run_query(
     on_batch: Callable[[DataFrame, int], None],
     *,
     interval: str | None = None,
-    grace: float = GRACE,
 ) -> QueryRun:
     """Pass every batch of `stream` to `on_batch(frame, number)` until all available messages are done.
 
@@ -67,7 +66,7 @@ def run_query(
     checkpoint = pipeline.checkpoint(step)
     with stop_on_signals() as stop, declared_errors(checkpoint), locked(spark, checkpoint):
         query = writer.start()
-        stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop, grace)
+        stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop)
     return QueryRun(done, time.monotonic() - began, stopped)
 
 
@@ -81,14 +80,14 @@ def with_tables(error: TableOwnedError, pipeline: PipelineSpec, step: str) -> Ta
     )
 
 
-def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Event, grace: float) -> bool:
+def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Event) -> bool:
     """Wait for the end; returns whether a signal asked for it."""
     try:
         while not stop.is_set():
             if query.awaitTermination(_TURN):  # type: ignore[arg-type]  # takes floats, says int
                 return False
             recorder.poll()
-        end = time.monotonic() + grace
+        end = time.monotonic() + GRACE
         at_work = _ended(query)
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
             if _ended(query) != at_work:

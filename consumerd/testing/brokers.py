@@ -12,6 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -296,22 +297,11 @@ class InProcessBroker(LoopbackBroker):
 class ChildBroker(LoopbackBroker):
     """`consumerd broker` in a process of its own: killed, its registration stays until the session times out."""
 
-    def __init__(
-        self,
-        directory: Path,
-        loop: LoopThread,
-        *,
-        broker_id: int = 0,
-        partitions: int = 1,
-        zookeeper: str | None = None,
-        settings: Mapping[str, str | int] | None = None,
-    ) -> None:
-        super().__init__(
-            directory, loop, broker_id=broker_id, partitions=partitions, zookeeper=zookeeper, settings=settings
-        )
-        self.process = BrokerProcess(
-            directory, zookeeper, broker_id=broker_id, partitions=partitions, settings=self.settings
-        )
+    @cached_property
+    def process(self) -> BrokerProcess:
+        """The process."""
+        known = {"broker_id": self.broker_id, "partitions": self.config.partitions}
+        return BrokerProcess(self.directory, self.zookeeper, settings=self.settings, **known)
 
     @property
     def port(self) -> int:

@@ -13,21 +13,16 @@ from pathlib import Path
 from typing import Self
 
 from consumerd.base.files import SystemFiles
-from consumerd.base.partition import TopicPartition
-from consumerd.handlers.api import Handler
-from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
-from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
+from consumerd.handlers.builtin.ranges import IfEmpty, RangeHandler, RangeSink
 from consumerd.handlers.builtin.records import encode_pieces
-from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch
-from consumerd.handlers.threads import in_thread
 
 #: Lines, and their bytes, that are written at once.
 _LINES, _BYTES = 10_000, 1 << 20
 
 
-class FilesHandler(Handler):
+class FilesHandler(RangeHandler):
     """Writes each batch to a file of its own.
 
     Options: `directory`, which is made when missing; `if_empty`, see `RangeSink.position`. Raises PartitionTakenError,
@@ -38,8 +33,8 @@ class FilesHandler(Handler):
     def __init__(self, directory: str | Path, if_empty: IfEmpty = "stop") -> None:
         if not isinstance(directory, (str, Path)) or not str(directory):
             raise ValueError(f"directory must be a path, not {directory!r}")
-        self._directory = Path(directory)
-        self._sink = _sink(SystemFiles(), self._directory, if_empty)
+        self._path = Path(directory)
+        self._sink = _sink(SystemFiles(), self._path, if_empty)
 
     @classmethod
     def on(cls, files: SystemFiles, directory: Path) -> Self:
@@ -47,26 +42,6 @@ class FilesHandler(Handler):
         handler = cls(directory)
         handler._sink = _sink(files, directory)
         return handler
-
-    async def start(self, context: HandlerContext) -> None:
-        """Make the directory, so that a wrong one is found before the group is joined."""
-        await self._sink.start(context)
-
-    async def check_online(self) -> str:
-        """Look at the directory. Raises HandlerFailedError."""
-        return await in_thread(lambda: look_at_directory(self._directory))
-
-    async def stop(self) -> None:
-        """Remove the (empty) folders of this writer."""
-        await self._sink.stop()
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        """Take the partition's folder over, and tell where its ranges end; None for a partition without files."""
-        return await self._sink.position(partition)
-
-    async def handle(self, batch: Batch) -> None:
-        """Store the batch; when it returns, the file survives a loss of power."""
-        await self._sink.handle(batch)
 
 
 def _sink(files: SystemFiles, directory: Path, if_empty: IfEmpty = "stop") -> RangeSink[WriterFolder]:

@@ -21,18 +21,12 @@ from urllib.parse import unquote, urlsplit
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.files import SystemFiles
-from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.kind import checked
-from consumerd.handlers.api import Handler
-from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.range_objects import RangeObjects
-from consumerd.handlers.builtin.ranges import IfEmpty, RangeSink
-from consumerd.handlers.context import HandlerContext
-from consumerd.handlers.messages import Batch
+from consumerd.handlers.builtin.ranges import IfEmpty, RangeHandler, RangeSink
 from consumerd.handlers.secret_options import Secret
-from consumerd.handlers.threads import in_thread
 from consumerd.storage.archives.errors import MissingExtraError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.options import ExportCompression
@@ -44,7 +38,7 @@ _IN_PLACE: Final = frozenset(
 )
 
 
-class ParquetHandler(Handler):
+class ParquetHandler(RangeHandler):
     """Writes each batch to a file of its own. Options:
 
     `directory`: a path, which is made when missing, or a URL of a store of objects for fsspec. `compression`: `zstd`,
@@ -76,7 +70,6 @@ class ParquetHandler(Handler):
             ) from error
         self._encode = partial(parquet_pieces, compression=ExportCompression(compression))
         self._path = path
-        self._sink: RangeSink[Any]
         if path is None:
             self._sink = RangeSink(RangeObjects(str(directory), storage_options or {}, _SUFFIX), self._encode, if_empty)
         else:
@@ -88,29 +81,6 @@ class ParquetHandler(Handler):
         handler = cls(directory)
         handler._sink = RangeSink(RangeFolders(files, directory, _SUFFIX), handler._encode)
         return handler
-
-    async def start(self, context: HandlerContext) -> None:
-        """Make the directory, or look into the store, so that a wrong one is found before the group is joined."""
-        await self._sink.start(context)
-
-    async def check_online(self) -> str:
-        """Look at the directory. Raises HandlerFailedError."""
-        if self._path is None:
-            return "writes to a store of objects, which is not looked at"
-        path = self._path
-        return await in_thread(lambda: look_at_directory(path))
-
-    async def stop(self) -> None:
-        """Remove the (empty) folders of this writer."""
-        await self._sink.stop()
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        """Take the partition's folder over, and tell where its ranges end; None for a partition without files."""
-        return await self._sink.position(partition)
-
-    async def handle(self, batch: Batch) -> None:
-        """Store the batch; when it returns, the file is durable."""
-        await self._sink.handle(batch)
 
 
 def _local(directory: str) -> Path | None:

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, Literal, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import structlog
 
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.kind import checked
-from consumerd.handlers.api import SinkPosition
+from consumerd.handlers.api import Handler, SinkPosition
+from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.range_logs import StoredLog
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch
@@ -150,6 +152,37 @@ class RangeSink(Generic[_Folder]):
     def _write(self, folder: _Folder, batch: Batch, cancelled: threading.Event) -> None:
         self._store.store(folder, batch, lambda: _interruptible(self._encode(batch), cancelled))
         batch.mark(len(batch))  # also seen by a caller that has cancelled us meanwhile
+
+
+class RangeHandler(Handler):
+    """A handler that stores ranges in `_sink`."""
+
+    _sink: RangeSink[Any]
+    #: None: a store of objects.
+    _path: Path | None
+
+    async def start(self, context: HandlerContext) -> None:
+        """Make the directory, or look into the store, so that a wrong one is found before the group is joined."""
+        await self._sink.start(context)
+
+    async def check_online(self) -> str:
+        """Look at the directory. Raises HandlerFailedError."""
+        path = self._path
+        if path is None:
+            return "writes to a store of objects, which is not looked at"
+        return await in_thread(lambda: look_at_directory(path))
+
+    async def stop(self) -> None:
+        """Remove the (empty) folders of this writer."""
+        await self._sink.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Take the partition's folder over, and tell where its ranges end; None for a partition without files."""
+        return await self._sink.position(partition)
+
+    async def handle(self, batch: Batch) -> None:
+        """Store the batch; when it returns, the file is durable."""
+        await self._sink.handle(batch)
 
 
 def _interruptible(pieces: Iterator[bytes], cancelled: threading.Event) -> Iterator[bytes]:

@@ -74,3 +74,9 @@ def is_hopeless(error: BaseException) -> bool:
     return isinstance(error, _FINAL_ERRORS) or (
         isinstance(error, BrokerRefusedError) and error.info.name in _FINAL_CODES
     )
+
+
+def stop_if_hopeless(error: BaseException, what: str) -> None:
+    """Raise HandlerFailedError, which begins with `what`, for an error that a retry cannot help."""
+    if isinstance(error, Exception) and is_hopeless(error):
+        raise HandlerFailedError(f"{what}: {error}") from error

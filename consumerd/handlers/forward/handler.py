@@ -27,7 +27,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError, SinkPosition
 from consumerd.handlers.counts import TargetCounts
-from consumerd.handlers.forward.errors import is_hopeless
+from consumerd.handlers.forward.errors import stop_if_hopeless
 from consumerd.handlers.forward.feed import PartitionFeed
 from consumerd.handlers.forward.identity import SourceIdentity, read_identity
 from consumerd.handlers.forward.mapping import SourceNumbering, TopicNaming
@@ -121,7 +121,7 @@ class ForwardHandler(Handler):
         try:
             feed = await self._opened(partition)
         except Exception as error:
-            self._give_up_if_hopeless(error, f"cannot forward {partition}")
+            stop_if_hopeless(error, f"cannot forward {partition}")
             raise
         if feed.transactions is not None:
             return feed.transactions.begin()
@@ -147,13 +147,8 @@ class ForwardHandler(Handler):
                     f"{what}: another member forwards the partition, or the transaction took longer than "
                     f"{self._settings.delivery_timeout:g} s (delivery_timeout): {reason_of(error)}"
                 ) from error
-            self._give_up_if_hopeless(error, what)
+            stop_if_hopeless(error, what)
             raise
-
-    @staticmethod
-    def _give_up_if_hopeless(error: BaseException, what: str) -> None:
-        if isinstance(error, Exception) and is_hopeless(error):
-            raise HandlerFailedError(f"{what}: {error}") from error
 
     async def _close(self, partition: TopicPartition) -> None:
         feed = self._feeds.pop(partition, None)

@@ -19,7 +19,7 @@ from consumerd.base.errors import BrokerError, HandlerFailedError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.handlers import Batch, Handler, HandlerContext, PartitionTakenError
-from consumerd.handlers.forward.errors import is_hopeless
+from consumerd.handlers.forward.errors import stop_if_hopeless
 from consumerd.handlers.forward.positions import PartitionTransactions, forward_name, require_positions
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.factory import make_client
@@ -134,7 +134,7 @@ class TransactionalHandler(Handler):
         try:
             return (await self._opened(partition)).transactions.begin()
         except Exception as error:
-            _stop_if_hopeless(error, f"cannot begin transactions of {partition}")
+            stop_if_hopeless(error, f"cannot begin transactions of {partition}")
             raise
 
     async def handle(self, batch: Batch) -> None:
@@ -159,7 +159,7 @@ class TransactionalHandler(Handler):
                     f"{what}: another member has the partition, or the transaction took longer than "
                     f"{self._settings.transaction_timeout:g} s (transaction_timeout): {reason_of(error)}"
                 ) from error
-            _stop_if_hopeless(error, what)
+            stop_if_hopeless(error, what)
             raise
 
     async def _opened(self, partition: TopicPartition) -> _Partition:
@@ -180,8 +180,3 @@ class TransactionalHandler(Handler):
         opened = self._open.pop(partition, None)
         if opened is not None:
             await opened.producer.abort()
-
-
-def _stop_if_hopeless(error: BaseException, what: str) -> None:
-    if isinstance(error, Exception) and is_hopeless(error):
-        raise HandlerFailedError(f"{what}: {error}") from error

@@ -99,8 +99,6 @@ class BatchRunner:
         *,
         progress: ProgressLog,
         stop: threading.Event,
-        grace: float = GRACE,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`store` writes a batch, and calls its second argument several times per second meanwhile."""
         self._checkpoint = checkpoint
@@ -108,31 +106,29 @@ class BatchRunner:
         self._store = store
         self._progress = progress
         self._stop = stop
-        self._grace = grace
-        self._monotonic = monotonic
         self._stopped_at: float | None = None
         self._query = ""
         self._run = str(uuid.uuid4())
 
     def run(self, interval: float | None = None) -> QueryRun:
         """Do all batches that there are now; with `interval` (seconds) look again after it, until a signal."""
-        began = self._monotonic()
+        began = time.monotonic()
         done = 0
         self._query = self._checkpoint.begin()
         if interval is None:
             self._source.stop_at_present()
         try:
             while not self._stop.is_set():
-                round_began = self._monotonic()
+                round_began = time.monotonic()
                 while not self._stop.is_set() and (batch := self._next()) is not None:
                     self._do(batch)
                     done += 1
                 if interval is None:
                     break
-                self._stop.wait(max(0.0, interval - (self._monotonic() - round_began)))
+                self._stop.wait(max(0.0, interval - (time.monotonic() - round_began)))
         except _CutShortError:
             pass
-        return QueryRun(done, self._monotonic() - began, self._stop.is_set())
+        return QueryRun(done, time.monotonic() - began, self._stop.is_set())
 
     def _next(self) -> PlannedBatch | None:
         """The batch to do now: one that was interrupted, or a new one, which is planned then; None: nothing is new."""
@@ -151,19 +147,19 @@ class BatchRunner:
         return PlannedBatch(number, start, end)
 
     def _do(self, batch: PlannedBatch) -> None:
-        started, began = datetime.now(UTC), self._monotonic()
+        started, began = datetime.now(UTC), time.monotonic()
         self._store(batch, self._tick)
         self._checkpoint.complete(batch.number)
         self._source.commit(batch.end)
-        self._record(batch, started, self._monotonic() - began)
+        self._record(batch, started, time.monotonic() - began)
 
     def _tick(self) -> None:
         """Raise once the grace is over."""
         if not self._stop.is_set():
             return
-        now = self._monotonic()
+        now = time.monotonic()
         self._stopped_at = now if self._stopped_at is None else self._stopped_at
-        if now - self._stopped_at > self._grace:
+        if now - self._stopped_at > GRACE:
             raise _CutShortError
 
     def _record(self, batch: PlannedBatch, started: datetime, seconds: float) -> None:

@@ -52,8 +52,8 @@ from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.table import (
     BATCH,
     OWNER,
-    Change,
     SnapshotTable,
+    TableChange,
     TableVersion,
     must_be_there,
     of_batches,
@@ -177,7 +177,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
 
     # -- writing
 
-    def _append(self, change: Change) -> bool:
+    def _append(self, change: TableChange) -> bool:
         writer, batch, offsets = change.writer, change.batch, change.offsets
         actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in change.files]
         transactions = [Transaction(writer, batch)]
@@ -224,7 +224,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
         folder.sync(_offsets_file(number))
         return number
 
-    def _overwrite(self, change: Change, rebuild: str) -> bool:
+    def _overwrite(self, change: TableChange, rebuild: str) -> bool:
         stored = _stored(change.schema)
         actions: list[AddAction | RemoveAction] = [_add(file, data_change=True) for file in change.files]
 
@@ -276,7 +276,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
         )
         return self._existing()
 
-    def _claimed(self, change: Change) -> DeltaTable:
+    def _claimed(self, change: TableChange) -> DeltaTable:
         """A snapshot of the table, which belongs to the writer and has these columns."""
         stored = _stored(change.schema)
         table = self._open()

@@ -63,8 +63,8 @@ from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.table import (
     BATCH,
     OWNER,
-    Change,
     SnapshotTable,
+    TableChange,
     TableVersion,
     must_be_there,
     of_batches,
@@ -292,7 +292,7 @@ class IcebergLakeTable(SnapshotTable[Table]):
         if found != wanted and (found or table.current_snapshot() is not None):
             raise other_division(self.path, ", ".join(found), ", ".join(wanted))
 
-    def _append(self, change: Change) -> bool:
+    def _append(self, change: TableChange) -> bool:
         paths = [f"{self._url}/{file.path}" for file in change.files]
         identity = secrets.token_hex(16)
 
@@ -312,7 +312,7 @@ class IcebergLakeTable(SnapshotTable[Table]):
 
         return self._committed(attempt)
 
-    def _overwrite(self, change: Change, rebuild: str) -> bool:
+    def _overwrite(self, change: TableChange, rebuild: str) -> bool:
         """Columns may be added and widened; one that comes with another type raises TableSchemaError."""
         paths = [f"{self._url}/{file.path}" for file in change.files]
 
@@ -333,7 +333,7 @@ class IcebergLakeTable(SnapshotTable[Table]):
 
         return self._committed(attempt)
 
-    def _claimed(self, change: Change) -> Table:
+    def _claimed(self, change: TableChange) -> Table:
         """The table, which belongs to the writer and may have these columns."""
         table = self._open() or self._created(change.writer, change.schema)
         self._must_accept(change.writer, table)
@@ -342,7 +342,7 @@ class IcebergLakeTable(SnapshotTable[Table]):
         return table
 
     @contextmanager
-    def _fitted(self, table: Table, change: Change) -> Iterator[Transaction]:
+    def _fitted(self, table: Table, change: TableChange) -> Iterator[Transaction]:
         """A transaction that adds the columns and the division, and may add the files."""
         with self._transaction(table, change.files) as transaction:
             with transaction.update_schema() as update:

@@ -48,7 +48,7 @@ _ATTEMPTS: Final = 30
 _PAUSE: Final = 0.5
 
 
-class Change(NamedTuple):
+class TableChange(NamedTuple):
     """What a commit adds: files of the batch `batch`, the last one of the checkpoint `writer`."""
 
     files: Sequence[DataFile]
@@ -102,11 +102,11 @@ class SnapshotTable(ABC, Generic[_Snapshot]):
         """All columns, all of them nullable."""
 
     @abstractmethod
-    def _append(self, change: Change) -> bool:
+    def _append(self, change: TableChange) -> bool:
         """As `commit`."""
 
     @abstractmethod
-    def _overwrite(self, change: Change, rebuild: str) -> bool:
+    def _overwrite(self, change: TableChange, rebuild: str) -> bool:
         """As `replace`."""
 
     @abstractmethod
@@ -196,7 +196,7 @@ class SnapshotTable(ABC, Generic[_Snapshot]):
             raise ValueError(f"batch {batch} is negative")
         if BATCH not in schema.names:
             raise ValueError(f"the columns {schema.names} lack {BATCH}")
-        return self._append(Change(files, writer, batch, schema, days, offsets))
+        return self._append(TableChange(files, writer, batch, schema, days, offsets))
 
     def replace(
         self,
@@ -213,7 +213,7 @@ class SnapshotTable(ABC, Generic[_Snapshot]):
         `schema`: the columns that the table has then. `rebuild`: a name that no other replacement has; does nothing and
         returns False where it was made already. Raises as `commit`.
         """
-        return self._overwrite(Change(files, writer, batch, schema, days), rebuild)
+        return self._overwrite(TableChange(files, writer, batch, schema, days), rebuild)
 
     def was_rebuilt(self, rebuild: str) -> bool:
         """Whether `replace` was made with that name."""

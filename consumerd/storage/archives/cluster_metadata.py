@@ -24,6 +24,8 @@ from consumerd.storage.segments.cluster_metadata import ClusterMetadataReader, E
 
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _FOOTER: Final = "snapshot-footer"
+#: Numbers that a sentence lists at most.
+_LISTED: Final = 10
 
 
 @dataclass(slots=True)
@@ -89,9 +91,9 @@ def _stale(listed: ListedPartition, cluster: ClusterTopics) -> str | None:
     return None
 
 
-def _listing(numbers: Sequence[int], most: int = 10) -> str:
-    more = f", and {len(numbers) - most} more" if len(numbers) > most else ""
-    return ", ".join(map(str, numbers[:most])) + more
+def _listing(numbers: Sequence[int]) -> str:
+    more = f", and {len(numbers) - _LISTED} more" if len(numbers) > _LISTED else ""
+    return ", ".join(map(str, numbers[:_LISTED])) + more
 
 
 class _Reader:

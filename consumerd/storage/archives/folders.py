@@ -193,25 +193,27 @@ class PlainTarFiles(_Tar):
 class PackedTarFiles(_Tar):
     """The files in a tar that is compressed, or damaged: it was read once. Raises ReadFailedError."""
 
-    def __init__(self, source: SegmentSource, expansion: int) -> None:
+    def __init__(self, source: SegmentSource) -> None:
         super().__init__(source)
         self.damage: str | None = None
         self._kept: dict[str, bytes] = {}
         self._room = _KEPT_BYTES
         self._ends: dict[str, SegmentEnds] = {}
-        with unpacked_bytes(source, expansion) as stream:
+        with unpacked_bytes(source, DEFAULT_EXPANSION) as stream:
             try:
                 for member, data in read_members(stream):
                     if (path := self.add(member)) is not None and member.kind is TarKind.FILE:
-                        self._look(path, member, data, expansion)
+                        self._look(path, member, data)
             except DamagedArchiveError as error:
                 self.damage = str(error)
 
-    def _look(self, path: str, member: TarMember, data: Any, expansion: int) -> None:
+    def _look(self, path: str, member: TarMember, data: Any) -> None:
         name = path.rpartition("/")[2]
         kind, start = kind_of(name), segment_start(name)
         if kind is not None and start is not None:
-            self._ends[path] = ends_of_stream(unpacked(data, kind[0], expansion), printable(unpacked_name(name)), start)
+            self._ends[path] = ends_of_stream(
+                unpacked(data, kind[0], DEFAULT_EXPANSION), printable(unpacked_name(name)), start
+            )
         elif name in _KEPT and member.size <= min(_KEPT_FILE, self._room):
             self._room -= member.size
             self._kept[path] = b"".join(iter(lambda: data.read(_KEPT_FILE), b""))
@@ -259,12 +261,12 @@ def _os_errors() -> Iterator[None]:
         raise OSError(errno.EIO, reason_of(error)) from error
 
 
-def tar_files(source: SegmentSource, *, expansion: int = DEFAULT_EXPANSION) -> PlainTarFiles | PackedTarFiles:
+def tar_files(source: SegmentSource) -> PlainTarFiles | PackedTarFiles:
     """The files in a tar; one that is compressed or damaged is read. Raises ReadFailedError, MissingExtraError."""
     if source.packing is Packing.NONE:
         with suppress(DamagedArchiveError), reading(source.name):
             return PlainTarFiles(source)
-    return PackedTarFiles(source, expansion)
+    return PackedTarFiles(source)
 
 
 def find_folders(path: str) -> Iterator[ArchiveFolder | ArchiveFinding]:

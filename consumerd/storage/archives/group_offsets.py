@@ -52,16 +52,14 @@ def committed_offsets(
     sources: Sequence[SegmentSource],
     *,
     layout: str,
-    broker: int | None = None,
     until: int | None = None,
-    expansion: int = DEFAULT_EXPANSION,
 ) -> ArchivedOffsets:
     """Read the offsets' topic in all sources. Blocks. `until`: milliseconds since 1970; None: the end of the archive.
 
     Raises NoSourceError where no segment of the topic is found, MissingExtraError, ConfigError (layout).
     """
     reader = GroupOffsetsReader(until)
-    findings = _read_topic(sources, OFFSETS_TOPIC, reader, ArchiveLayout(layout, broker), expansion)
+    findings = _read_topic(sources, OFFSETS_TOPIC, reader, ArchiveLayout(layout))
     return ArchivedOffsets(reader.offsets(), findings, reader.unreadable)
 
 
@@ -70,11 +68,10 @@ def archived_transactions(
     *,
     layout: str,
     until: int | None = None,
-    expansion: int = DEFAULT_EXPANSION,
 ) -> ArchivedTransactions:
     """Read the transactions' topic in all sources. Blocks. `until` and errors as for `committed_offsets`."""
     reader = TransactionsReader(until)
-    findings = _read_topic(sources, TRANSACTIONS_TOPIC, reader, ArchiveLayout(layout), expansion)
+    findings = _read_topic(sources, TRANSACTIONS_TOPIC, reader, ArchiveLayout(layout))
     return ArchivedTransactions(reader.transactions(), findings, reader.unreadable)
 
 
@@ -83,7 +80,7 @@ class _Reader(Protocol):
 
 
 def _read_topic(
-    sources: Sequence[SegmentSource], topic: str, reader: _Reader, naming: ArchiveLayout, expansion: int
+    sources: Sequence[SegmentSource], topic: str, reader: _Reader, naming: ArchiveLayout
 ) -> list[ArchiveFinding]:
     """Have `reader` take the batches of a topic of the brokers' own. Returns what cannot be read."""
     wanted = [each for each in sources if each.is_tar or _partition(naming, topic, each.name) is not None]
@@ -91,7 +88,7 @@ def _read_topic(
     segments = 0
     for source in wanted:
         try:
-            for opened in open_segments(source, expansion=expansion, on_bytes=lambda _: None):
+            for opened in open_segments(source, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None):
                 if isinstance(opened, ArchiveFinding):
                     findings.append(opened)
                     continue

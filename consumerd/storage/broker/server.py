@@ -52,13 +52,12 @@ class Broker:
         clock: Clock,
         rng: random.Random,
         zookeeper: ZooKeeper | None = None,
-        files: OsFiles | None = None,
     ) -> None:
         self.config = config
         self._clock = clock
         self._rng = rng
         self._zookeeper = zookeeper
-        self._logs = LogManager(config.log_dir, files or OsFiles(), config.log_settings)
+        self._logs = LogManager(config.log_dir, OsFiles(), config.log_settings)
         #: Its counters.
         self.stats = BrokerStats()
         self._connections = ClientConnections(config, clock, self.stats)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
+from typing import TypedDict, Unpack, cast
 
 from consumerd.base.native import NativeCodec
 from consumerd.base.native import codec as native_codec
@@ -66,74 +66,59 @@ _STEP_ROOM = 2 * LARGE_WRAPPER
 _LOOK_AHEAD = 1 << 20
 
 
-def read_runs(
-    stream: ByteStream,
-    start: int,
-    *,
-    limits: DecodeLimits = DEFAULT_LIMITS,
-    window: int = WINDOW,
-    resync: bool = False,
-    expansion: int = DEFAULT_EXPANSION,
-    max_bytes: int = MAX_SEGMENT_BYTES,
-    piece_bytes: int | None = None,
-    stop: int | None = None,
-) -> Iterator[ArchivedRun | Flaw]:
+class ReadOptions(TypedDict, total=False):
+    """How a segment is read.
+
+    Decompressed wrappers may be `expansion` times the bytes read so far, once they are more than FREE_EXPANSION. A
+    wrapper that holds more than about `piece_bytes` comes in several runs; None: in one. With `stop`, reading ends at
+    that offset. Bytes after it are requested from the stream only if they are needed to classify those before it; so
+    the last run or flaw may reach beyond it.
+    """
+
+    limits: DecodeLimits
+    #: Bytes requested from the stream at once.
+    window: int
+    #: Whether to look for intact messages behind those that cannot be followed.
+    resync: bool
+    expansion: int
+    #: More of the stream is not read.
+    max_bytes: int
+    piece_bytes: int | None
+    stop: int | None
+
+
+def read_runs(stream: ByteStream, start: int, **options: Unpack[ReadOptions]) -> Iterator[ArchivedRun | Flaw]:
     """Read everything in the segment whose first byte has offset `start`, in order and without a gap.
 
     Never raises for the data. Errors of the stream are raised, except DamagedArchiveError, which is a flaw.
-    Decompressed wrappers may be `expansion` times the bytes read so far, once they are more than FREE_EXPANSION.
-    A wrapper that holds more than about `piece_bytes` comes in several runs; None: in one.
-    With `stop`, reading ends at that offset. Bytes after it are requested from the stream only if they are needed to
-    classify those before it; so the last run or flaw may reach beyond it.
     """
-    reader = _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes, stop)
-    return cast("Iterator[ArchivedRun | Flaw]", reader.read(None))
+    return cast("Iterator[ArchivedRun | Flaw]", _Reader(stream, start, **options).read(None))
 
 
 def read_indexed(
-    stream: ByteStream,
-    start: int,
-    *,
-    limits: DecodeLimits = DEFAULT_LIMITS,
-    window: int = WINDOW,
-    resync: bool = False,
-    expansion: int = DEFAULT_EXPANSION,
-    max_bytes: int = MAX_SEGMENT_BYTES,
-    piece_bytes: int | None = None,
-    stop: int | None = None,
+    stream: ByteStream, start: int, **options: Unpack[ReadOptions]
 ) -> Iterator[ArchivedRun | IndexedMessages | Flaw]:
     """As `read_runs`, but messages that the native codec has read come as `IndexedMessages`, which end at `stop`.
 
     With the pure codec there are none of these.
     """
-    reader = _Reader(stream, start, limits, window, resync, expansion, max_bytes, piece_bytes, stop)
-    return reader.read(native_codec())
+    return _Reader(stream, start, **options).read(native_codec())
 
 
 class _Reader:
     """One pass over one segment. `data[at:]` is read and not yet used; `base` is the offset of `data[0]`."""
 
-    def __init__(
-        self,
-        stream: ByteStream,
-        start: int,
-        limits: DecodeLimits,
-        window: int,
-        resync: bool,
-        expansion: int,
-        max_bytes: int,
-        piece_bytes: int | None,
-        stop: int | None,
-    ) -> None:
+    def __init__(self, stream: ByteStream, start: int, **options: Unpack[ReadOptions]) -> None:
         self.stream = stream
         self.start = start
-        self.limits = limits
-        self.most = limits.max_message_bytes
-        self.window = window
-        self.resync = resync
-        self.expansion = expansion
-        self.left = max_bytes
-        self.piece_bytes = piece_bytes
+        self.limits = options.get("limits", DEFAULT_LIMITS)
+        self.most = self.limits.max_message_bytes
+        self.window = options.get("window", WINDOW)
+        self.resync = options.get("resync", False)
+        self.expansion = options.get("expansion", DEFAULT_EXPANSION)
+        self.left = options.get("max_bytes", MAX_SEGMENT_BYTES)
+        self.piece_bytes = options.get("piece_bytes")
+        stop = options.get("stop")
         self.stop = start + MAX_SEGMENT_BYTES + 1 if stop is None else stop
         self.data = b""
         self.at = 0

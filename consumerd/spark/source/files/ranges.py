@@ -26,12 +26,13 @@ from typing import Final, NamedTuple
 
 from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
+from consumerd.spark.source.split import PartitionRange
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
 
 
 @dataclass(frozen=True, repr=False)
-class FilesSplit:
+class FilesSplit(PartitionRange):
     """The messages of one partition from offset `start` up to `end`, which are in `files`, in order."""
 
     topic: str
@@ -40,19 +41,6 @@ class FilesSplit:
     start: int
     end: int
     files: tuple[RangeFile, ...]
-
-    @property
-    def topic_id(self) -> None:
-        """Topics of 0.7 have none."""
-        return
-
-    @property
-    def broker_partition(self) -> str:
-        """`broker-partition` as 0.7 spells it, such as `0-2`."""
-        return f"{self.broker}-{self.partition}"
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.broker_partition} from {self.start} to {self.end}"
 
 
 def files_splits(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from consumerd.spark.source.split import PartitionRange
+
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
@@ -35,7 +37,7 @@ class BrokerRange:
 
 
 @dataclass(frozen=True, repr=False)
-class V07Split:
+class V07Split(PartitionRange):
     """The messages of one partition from offset `start` up to `end`. `broker`: its id, None where it is unknown."""
 
     topic: str
@@ -44,21 +46,3 @@ class V07Split:
     start: int
     end: int
     location: FileRange | BrokerRange
-
-    @property
-    def topic_id(self) -> None:
-        """Topics of 0.7 have none."""
-        return
-
-    @property
-    def broker_partition(self) -> str:
-        """`broker-partition` as 0.7 spells it, such as `0-2`; the partition alone where the broker is not known."""
-        return broker_partition(self.broker, self.partition)
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.broker_partition} from {self.start} to {self.end}"
-
-
-def broker_partition(broker: int | None, partition: int) -> str:
-    """The column of that name; see `V07Split.broker_partition`."""
-    return str(partition) if broker is None else f"{broker}-{partition}"

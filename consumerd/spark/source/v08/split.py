@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from consumerd.spark.source.split import PartitionRange
+
 if TYPE_CHECKING:
     from consumerd.spark.source.option_values import BootstrapLocation
     from consumerd.spark.source.v07.split import FileRange
 
 
 @dataclass(frozen=True, repr=False)
-class V08Split:
+class V08Split(PartitionRange):
     """The messages of one partition from offset `start` up to `end`.
 
     `leader`: the address of the broker that led it when the split was planned; later leaders are looked up. `topic_id`:
@@ -34,18 +36,8 @@ class V08Split:
     topic_id: str | None = None
     last_epoch: int | None = None
 
-    @property
-    def broker(self) -> None:
-        """Partitions of 0.8 and later have numbers without a broker, whichever leads them."""
-        return
-
-    @property
-    def broker_partition(self) -> str:
-        """The partition's number."""
-        return str(self.partition)
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition} from {self.start} to {self.end}"
+    #: Partitions of 0.8 and later have numbers without a broker, whichever leads them.
+    broker = None
 
 
 class SegmentPart(NamedTuple):
@@ -56,7 +48,7 @@ class SegmentPart(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class StoredSplit:
+class StoredSplit(PartitionRange):
     """The messages of one partition from offset `start` up to `end`, which are in one segment file.
 
     `broker`: whose copy of the partition it is; None where the layout does not name it. `part`: where reading begins.
@@ -69,19 +61,6 @@ class StoredSplit:
     end: int
     location: FileRange
     part: SegmentPart
-
-    @property
-    def topic_id(self) -> None:
-        """Unknown."""
-        return
-
-    @property
-    def broker_partition(self) -> str:
-        """The partition's number, behind the broker's where that is known."""
-        return str(self.partition) if self.broker is None else f"{self.broker}-{self.partition}"
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.broker_partition} from {self.start} to {self.end}"
 
 
 def cut(start: int, end: int, most: int) -> list[tuple[int, int]]:

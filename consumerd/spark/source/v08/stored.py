@@ -21,8 +21,9 @@ from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError
 from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import broker_partition
 from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
-from consumerd.spark.source.v07.split import FileRange, broker_partition
+from consumerd.spark.source.v07.split import FileRange
 from consumerd.spark.source.v08.reading import V08Rows
 from consumerd.spark.source.v08.segment_parts import parts_of
 from consumerd.spark.source.v08.split import SegmentPart, StoredSplit
