@@ -7,7 +7,7 @@ In: a table of options and the tables so far. Out: bronze, silver, quarantine an
 
 Files in reading order: spec, spec_model, spec_check, spec_example, rebuild, session, packages, jvm, preflight, results,
 land, beginning, checkpoints, former_logs, parsing, refining, refine, seen, aggregate, queries, stopping, run, runs,
-progress, step_history, reconcile, reconciliation, reconcile_expected, reconcile_result, failures.
+progress, step_history, reconcile, reconciliation, proven, reconcile_expected, reconcile_result, failures.
 
 Easy to miss:
 

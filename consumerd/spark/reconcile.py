@@ -1,7 +1,7 @@
 """The reconcile step: whether every message has landed once and unaltered, in tasks of Spark.
 
-What is compared is `consumerd.spark.reconciliation`'s, and how is `consumerd.spark.lake.reconcile`'s: tasks read files
-and splits with Arrow, and no row passes through the JVM.
+What is compared is `consumerd.spark.reconciliation`'s. Tasks read files and splits with Arrow, so that no row passes
+through the JVM.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from consumerd.spark.failures import declared_errors
-from consumerd.spark.lake.reconcile import LakeReconciliation
+from consumerd.spark.lake.reconcile_runs import TABLES
 from consumerd.spark.reconcile_result import ReconcileResult
-from consumerd.spark.reconciliation import TABLES
+from consumerd.spark.reconciliation import Reconciliation
 from consumerd.spark.tables.lake import LakeBatchTable, run_tasks
 
 if TYPE_CHECKING:
@@ -30,4 +30,4 @@ def reconcile(spark: SparkSession, pipeline: PipelineSpec, *, shallow: bool = Fa
     with declared_errors():
         tables = {name: LakeBatchTable(spark, getattr(pipeline, name), pipeline.format) for name in TABLES}
         read = {name: each.in_tasks for name, each in tables.items()}
-        return LakeReconciliation(spark, pipeline, read, partial(run_tasks, spark)).result(shallow=shallow)
+        return Reconciliation(spark, pipeline, read, partial(run_tasks, spark)).result(shallow=shallow)
