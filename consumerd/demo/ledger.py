@@ -15,7 +15,8 @@ from pathlib import Path
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.errors import AuditError
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.storage.segments.finding import find_segment_files
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
 
 
@@ -98,7 +99,7 @@ class Ledger:
         folder = log_directory / f"{partition.topic}-{partition.partition}"
         if not folder.is_dir():
             return
-        for path, start in find_segments([folder]):
+        for path, start, _ in find_segment_files([folder]):
             for entry in read_segment(path, start, limits=limits):
                 if not entry.valid:
                     raise AuditError(f"{path} is damaged: {entry.problem}")

@@ -24,7 +24,8 @@ from consumerd.net.connect import connect
 from consumerd.net.zk.session import Session
 from consumerd.storage.broker.config import BrokerConfig
 from consumerd.storage.broker.server import Broker
-from consumerd.storage.log.dump import LogEntry, find_segments, read_segment
+from consumerd.storage.log.dump import LogEntry, read_segment
+from consumerd.storage.segments.finding import find_segment_files
 from consumerd.testing.errors import HarnessError
 from consumerd.testing.loop import LoopThread
 from consumerd.wire.compression import Codec
@@ -42,7 +43,8 @@ Damage = Literal["payload", "length", "cut"]
 
 def segments_of(directory: Path) -> list[tuple[Path, int]]:
     """The segment files of one partition's `directory` with their start offsets; none where there is no folder."""
-    return find_segments([directory]) if directory.is_dir() and any(directory.glob("*.kafka")) else []
+    found = find_segment_files([directory]) if any(directory.glob("*.kafka")) else []
+    return [(each.path, each.start) for each in found]
 
 
 def entries_of(directory: Path) -> list[tuple[Path, int, LogEntry]]:

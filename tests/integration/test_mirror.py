@@ -19,7 +19,8 @@ from consumerd.demo.processes import BrokerProcess, consumerd_command
 from consumerd.net.connect import connect
 from consumerd.net.zk.session import Session
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.testing.brokers import segments_of
 from consumerd.wire.v07 import Codec
 from tests.kill.mirrors import MirrorProcess
 
@@ -54,7 +55,7 @@ class Clusters:
         found: list[list[bytes]] = []
         for partition in range(PARTITIONS):
             folder = broker.log_directory / f"{topic}-{partition}"
-            segments = find_segments(sorted(folder.glob("*.kafka")))
+            segments = segments_of(folder)
             entries = [entry for path, start in segments for entry in read_segment(path, start) if entry.valid]
             found.append([payload for entry in entries for payload in entry.payloads])
         return found
@@ -107,7 +108,7 @@ async def test_mirrors_each_partition(tmp_path: Path, zk_root: str) -> None:
 
 def self_size(broker: BrokerProcess, topic: str, partition: int) -> int:
     """The end of a log."""
-    return sum(path.stat().st_size for path, _ in find_segments([broker.log_directory / f"{topic}-{partition}"]))
+    return sum(path.stat().st_size for path, _ in segments_of(broker.log_directory / f"{topic}-{partition}"))
 
 
 @pytest.mark.parametrize("any_partition", [False, True])

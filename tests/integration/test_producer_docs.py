@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from consumerd.demo.processes import BrokerProcess
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.testing.brokers import segments_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "producer.md"
 #: Those of brokers of 0.8 and later are run on one (tests/interop/test_library.py, test_transactions.py).
@@ -32,7 +33,7 @@ async def test_runs_a_program_of_the_page(tmp_path: Path, name: str, text: str) 
         process = await asyncio.create_subprocess_exec(sys.executable, str(program), stderr=asyncio.subprocess.PIPE)
         _, errors = await asyncio.wait_for(process.communicate(), 60)
         assert (process.returncode, errors) == (0, b"")
-    segments = find_segments([broker.log_directory / "events-0"])
+    segments = segments_of(broker.log_directory / "events-0")
     assert [p for path, start in segments for e in read_segment(path, start) for p in e.payloads] == WRITTEN[name]
 
 

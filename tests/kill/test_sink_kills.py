@@ -21,7 +21,8 @@ import asyncpg
 import pytest
 from pyarrow import parquet as pq
 
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.testing.brokers import segments_of
 from tests.support.postgres import PostgresServer
 from tests.support.receiver import OncePerKey, Receiver
 from tests.support.small_disk import fill, small_disk
@@ -41,7 +42,7 @@ def held(cluster: Any) -> dict[Place, bytes]:
     found = {}
     for partition in cluster.partitions:
         folder = cluster.broker.log_directory / f"{partition.topic}-{partition.partition}"
-        for path, start in find_segments([folder]):
+        for path, start in segments_of(folder):
             for entry in read_segment(path, start):
                 for index, payload in enumerate(entry.payloads):
                     found[(partition.name, entry.offset, index)] = payload

@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditRecord, AuditResult, Caught
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.testing.brokers import segments_of
 from tests.soak.stage import LINES, SoakStage, lines_of, number_of
 from tests.torture.account import Account, expiries, explains
 from tests.torture.play import Cause
@@ -45,7 +46,7 @@ def read_logs(stage: SoakStage) -> Contents:
     for partition in stage.partitions:
         log = found.logs[partition] = PartitionLog()
         folder = stage.broker.log_directory / f"{partition.topic}-{partition.partition}"
-        for path, start in find_segments([folder]):
+        for path, start in segments_of(folder):
             number, lines = -1, []
             for entry in read_segment(path, start):
                 if not entry.valid:  # a torn end is cut off at the broker's next start

@@ -19,7 +19,8 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import BrokerProcess
 from consumerd.net.zk.session import Session
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.testing.brokers import segments_of
 from consumerd.testing.fault_proxy import FaultProxy
 from tests.kill.mirrors import BROKER_SETTINGS, TOPIC, producers
 from tests.support.slow_disk import SlowDisk
@@ -119,7 +120,7 @@ def read_segments(log_directory: Path, partitions: Iterable[TopicPartition]) -> 
     for partition in partitions:
         messages = found[partition] = []
         folder = log_directory / f"{partition.topic}-{partition.partition}"
-        for path, start in find_segments([folder]) if folder.is_dir() else ():
+        for path, start in segments_of(folder):
             for entry in read_segment(path, start):
                 if entry.valid:  # a torn end is cut off at the broker's next start
                     messages.append((entry.offset, entry.payloads))

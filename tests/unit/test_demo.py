@@ -19,7 +19,8 @@ from consumerd.demo.processes import BrokerProcess
 from consumerd.demo.result import DemoResult
 from consumerd.demo.view import MemberStanding, PlainView, Standing, TerminalView
 from consumerd.demo.watch import DemoSnapshot, RecordCounter
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.testing.brokers import segments_of
 from consumerd.wire.v07 import Codec
 
 
@@ -52,7 +53,7 @@ async def test_feed_spreads_lines_and_codecs(tmp_path: Path) -> None:
         one = ledger.partition(partition)
         assert one.held == one.sent > 2_000
         assert one.changed() == 0
-        segments = find_segments([logs / f"t-{partition.partition}"])
+        segments = segments_of(logs / f"t-{partition.partition}")
         codecs = {entry.codec for path, start in segments for entry in read_segment(path, start)}
         assert codecs == {Codec.NONE, Codec.GZIP, Codec.SNAPPY}
 

@@ -23,7 +23,7 @@ from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import opened_file, unpacked, unpacked_bytes
-from consumerd.storage.archives.segment_ends import SeekableFile, SegmentEnds, ends_of_stream
+from consumerd.storage.archives.segment_ends import SegmentEnds, ends_of_stream
 from consumerd.storage.archives.sources import (
     REMOTE_BLOCK,
     Packing,
@@ -39,7 +39,7 @@ from consumerd.storage.archives.sources import (
 )
 from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FlawKind
 from consumerd.storage.log.archive_names import INSIDE, segment_start
-from consumerd.storage.log.archive_tar import TarKind, TarMember, list_members, read_members
+from consumerd.storage.log.archive_tar import SeekableStream, TarKind, TarMember, list_members, read_members
 from consumerd.storage.log.errors import DamagedArchiveError
 
 #: The text files that are kept of a compressed tar, the most bytes of one, and of all.
@@ -59,7 +59,7 @@ class ArchiveFiles(Protocol):
         """The bytes of a regular file; None for another one."""
         ...
 
-    def open(self, path: str) -> AbstractContextManager[SeekableFile]: ...
+    def open(self, path: str) -> AbstractContextManager[SeekableStream]: ...
 
     def known_ends(self, path: str) -> SegmentEnds | None:
         """The ends of a segment that were looked at when its tar was read; None where it has to be opened."""
@@ -88,7 +88,7 @@ class _LocalFiles:
         status = os.stat(path)  # noqa: PTH116 - one of a million
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def open(self, path: str) -> AbstractContextManager[SeekableFile]:
+    def open(self, path: str) -> AbstractContextManager[SeekableStream]:
         if not Path(path).is_file():  # opening a FIFO waits for a writer
             raise OSError(errno.EINVAL, "it is not a regular file")
         return Path(path).open("rb", buffering=0)
@@ -123,7 +123,7 @@ class RemoteFiles:
         return size if isinstance(size, int) and info.get("type", "file") == "file" else None
 
     @contextmanager
-    def open(self, path: str) -> Iterator[SeekableFile]:
+    def open(self, path: str) -> Iterator[SeekableStream]:
         inside = self._path(path)
         if self._details is not None and inside not in self._details:
             raise FileNotFoundError(errno.ENOENT, "there is no such file")
@@ -179,7 +179,7 @@ class PlainTarFiles(_Tar):
                 self.add(member)
 
     @contextmanager
-    def open(self, path: str) -> Iterator[SeekableFile]:
+    def open(self, path: str) -> Iterator[SeekableStream]:
         member = self.member(path)
         if member.kind is not TarKind.FILE:
             raise OSError(errno.EINVAL, "it is not a regular file")
@@ -219,7 +219,7 @@ class PackedTarFiles(_Tar):
             self._kept[path] = b"".join(iter(lambda: data.read(_KEPT_FILE), b""))
 
     @contextmanager
-    def open(self, path: str) -> Iterator[SeekableFile]:
+    def open(self, path: str) -> Iterator[SeekableStream]:
         self.member(path)
         if path not in self._kept:
             raise OSError(errno.ESPIPE, "it is in a tar that cannot be read in any order")
@@ -232,7 +232,7 @@ class PackedTarFiles(_Tar):
 class _Window:
     """A part of a file, as a file."""
 
-    def __init__(self, file: SeekableFile, begin: int, size: int) -> None:
+    def __init__(self, file: SeekableStream, begin: int, size: int) -> None:
         self._file = file
         self._begin = begin
         self._size = size

@@ -11,9 +11,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from consumerd.storage.log.archive_items import ByteStream, FlawKind
+from consumerd.storage.log.archive_tar import SeekableStream
 from consumerd.storage.log.archive_tiered import ZSTD_MAGIC, tiered_start
 from consumerd.storage.log.errors import DamagedArchiveError
 from consumerd.storage.log.segment import SUFFIX
@@ -35,14 +36,6 @@ _WINDOW: Final = 1 << 18
 _OLD_LEAST: Final = 5
 _ENTRY: Final = struct.Struct(">ii")
 _OLD_HEAD: Final = struct.Struct(">qiIbbq")
-
-
-class SeekableFile(Protocol):
-    """A file that can be read anywhere."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-    def seek(self, position: int, /) -> int: ...
 
 
 @dataclass(slots=True)
@@ -72,11 +65,11 @@ class SegmentPlace(NamedTuple):
 class IndexFile(NamedTuple):
     """The `.index` of a segment."""
 
-    file: SeekableFile
+    file: SeekableStream
     size: int
 
 
-def ends_of(file: SeekableFile, segment: SegmentPlace, index: IndexFile | None) -> SegmentEnds:
+def ends_of(file: SeekableStream, segment: SegmentPlace, index: IndexFile | None) -> SegmentEnds:
     """Look at the beginning and the end of a segment that is not packed. Raises the errors of the files."""
     ends = SegmentEnds(segment.size)
     if not segment.size:
@@ -210,7 +203,7 @@ def _follow_old_stream(forward: _Forward, start: int, ends: SegmentEnds) -> None
     ends.end = start + forward.position
 
 
-def _read_at(file: SeekableFile, count: int, position: int) -> bytes:
+def _read_at(file: SeekableStream, count: int, position: int) -> bytes:
     """As many bytes as there are, up to `count`."""
     file.seek(position)
     data = b""
@@ -256,7 +249,7 @@ class _Batch(NamedTuple):
     head: bytes
 
 
-def _follow_old(opened: SeekableFile, file: SegmentPlace, ends: SegmentEnds) -> None:
+def _follow_old(opened: SeekableStream, file: SegmentPlace, ends: SegmentEnds) -> None:
     """The end of a segment of 0.7: of a small one after its last whole message, else that of the file."""
     ends.end = file.start + file.size
     if file.size > _READ * _READS:
@@ -275,7 +268,7 @@ def _follow_old(opened: SeekableFile, file: SegmentPlace, ends: SegmentEnds) -> 
         position += 4 + length
 
 
-def _follow(opened: SeekableFile, file: SegmentPlace, position: int, ends: SegmentEnds) -> None:
+def _follow(opened: SeekableStream, file: SegmentPlace, position: int, ends: SegmentEnds) -> None:
     """Follow lengths from `position` to the end of the segment: its next offset and last time, or a flaw there."""
     begin, data, base, reads = position, b"", position, 0
     last: list[_Batch] = []

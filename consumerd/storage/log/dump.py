@@ -9,14 +9,12 @@ length still gives the start of the next message; a torn tail or an impossible l
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from consumerd.base.errors import NotFoundError
 from consumerd.storage.log.archive_items import ByteStream
 from consumerd.storage.log.errors import DamagedArchiveError, StorageError
-from consumerd.storage.log.segment import parse_segment_name
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07 import (
     DEFAULT_LIMITS,
@@ -47,37 +45,6 @@ class LogEntry(NamedTuple):
     size: int | None
     payloads: list[bytes]
     problem: str | None
-
-
-def find_segments(paths: Sequence[Path]) -> list[tuple[Path, int]]:
-    """Find the segment files of `paths`, each with its start offset: files as given, directories recursively, sorted.
-
-    Raises NotFoundError for a path that is missing or not a regular file, a directory without segments, and a file
-    whose name is not a start offset.
-    """
-    found: list[tuple[Path, int]] = []
-    for path in paths:
-        if path.is_dir():
-            inside = sorted(path.rglob("*.kafka"))
-            if not inside:
-                raise NotFoundError(f"{path} holds no .kafka segment files; name the log directory or a partition's")
-            found += [_with_start(file) for file in inside]
-        elif path.exists():
-            found.append(_with_start(path))
-        else:
-            raise NotFoundError(f"{path} does not exist; name segment files or directories that hold some")
-    return found
-
-
-def _with_start(path: Path) -> tuple[Path, int]:
-    if not path.is_file():  # opening a FIFO waits for a writer
-        raise NotFoundError(f"{path} is not a regular file, so it holds no segment; name files, or move it away")
-    start = parse_segment_name(path.name)
-    if start is None:
-        raise NotFoundError(
-            f"{path} is not named by its first message's offset, as 00000000000000000000.kafka is: rename it"
-        )
-    return path, start
 
 
 def read_segment(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from consumerd.storage.log.dump import find_segments, read_segment
+from consumerd.storage.log.dump import read_segment
+from consumerd.testing.brokers import segments_of
 from tests.soak.full_speed import BLOCKS, PARTITIONS, TOPIC, EndlessLog, Kind, compare
 
 
@@ -24,7 +25,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EndlessLog:
 def test_counts_are_those_of_the_segments(small: EndlessLog, tmp_path: Path) -> None:
     small.link(tmp_path / "data")
     messages = at = 0
-    for path, start in find_segments([tmp_path / "data" / f"{TOPIC}-{PARTITIONS - 1}"]):
+    for path, start in segments_of(tmp_path / "data" / f"{TOPIC}-{PARTITIONS - 1}"):
         assert start == at
         for entry in read_segment(path, start):
             assert entry.valid

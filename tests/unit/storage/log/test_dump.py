@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 
 import pytest
 
-from consumerd.base.errors import NotFoundError
 from consumerd.storage import StorageError
-from consumerd.storage.log.dump import LogEntry, find_segments, read_entries, read_segment
+from consumerd.storage.log.dump import LogEntry, read_entries, read_segment
 from consumerd.wire.v07 import Codec, DecodeLimits, encode_message, encode_message_set
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"
@@ -97,32 +95,3 @@ def test_reads_a_file(tmp_path: Path) -> None:
 def test_raises_for_an_unreadable_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be read: Is a directory"):
         list(read_segment(tmp_path, 0))
-
-
-def test_finds_files_and_directories_in_order(tmp_path: Path) -> None:
-    names = ["a-0/00000000000000000200.kafka", "a-0/00000000000000000000.kafka", "b-0/00000000000000000000.kafka"]
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "stray.txt").touch()
-    expected = [(tmp_path / names[1], 0), (tmp_path / names[0], 200), (tmp_path / names[2], 0)]
-    assert find_segments([tmp_path]) == expected
-    assert find_segments([tmp_path / names[2], tmp_path / "a-0"]) == [expected[2], *expected[:2]]
-
-
-def test_rejects_missing_paths(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="does not exist"):
-        find_segments([tmp_path / "missing"])
-    with pytest.raises(NotFoundError, match=r"holds no \.kafka segment files"):
-        find_segments([tmp_path])
-    (tmp_path / "copy.kafka").touch()
-    with pytest.raises(NotFoundError, match="rename it"):
-        find_segments([tmp_path])
-
-
-def test_rejects_a_fifo_without_opening_it(tmp_path: Path) -> None:
-    path = tmp_path / "00000000000000000000.kafka"
-    os.mkfifo(path)
-    for given in (path, tmp_path):
-        with pytest.raises(NotFoundError, match="is not a regular file"):
-            find_segments([given])

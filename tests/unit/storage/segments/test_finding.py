@@ -61,8 +61,9 @@ def test_other_paths_are_refused_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="notes holds no messages that can be recognised, and is not named by"):
         find_segment_files([written(tmp_path / "notes", b"text\n" * 100)])
     os.mkfifo(tmp_path / f"{0:020d}.log")
-    with pytest.raises(NotFoundError, match="is not a regular file"):
-        find_segment_files([tmp_path / f"{0:020d}.log"])
+    for given in (tmp_path / f"{0:020d}.log", tmp_path):
+        with pytest.raises(NotFoundError, match="is not a regular file"):
+            find_segment_files([given])
 
 
 def test_passes_over_what_a_running_broker_deletes_while_it_looks(
