@@ -456,7 +456,9 @@ def _load() -> tuple[NativeCodec | None, str]:
     return codec, f"native codec {codec.__version__}"
 
 
-_codec, _description = _load()
+#: The native codec; None if the pure one is in use. As `codec`, without a call: for what each message passes through.
+in_use: NativeCodec | None
+in_use, _description = _load()
 
 
 def describe() -> str:
@@ -466,15 +468,15 @@ def describe() -> str:
 
 def codec() -> NativeCodec | None:
     """Return the native codec; None if the pure one is in use."""
-    return _codec
+    return in_use
 
 
 @contextmanager
 def using(chosen: NativeCodec | None) -> Iterator[None]:
     """Run with another codec for a while: for tests and benchmarks that compare both."""
-    global _codec  # noqa: PLW0603 - the one place that changes it
-    before, _codec = _codec, chosen
+    global in_use  # noqa: PLW0603 - the one place that changes it
+    before, in_use = in_use, chosen
     try:
         yield
     finally:
-        _codec = before
+        in_use = before

@@ -385,7 +385,13 @@ class Batch(Sequence[bytes]):
 
     def message_pieces(self, most: int, made: int) -> Iterator[Sequence[Message]]:
         """`messages`, at most `most` at a time, where the native codec has them; else at most `made`."""
-        lists = self._message_lists(most)
+        whole, first = self._content, self._first
+        make: Callable[..., Iterator[list[Message]] | None] | None = getattr(whole, "message_lists", None)
+        if make is not None and getattr(whole, "values", None) is None:  # as `_message_lists`: a call less for each
+            kind = KeyedMessage if whole.keyed else Message
+            lists = make(kind, self.partition, first, first + self._length, most)
+        else:
+            lists = self._message_lists(most)
         if lists is not None:
             return lists
         messages = self.messages()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -87,9 +88,8 @@ class Fence:
         """Watch for a handler that gets messages, until `release`."""
         self._held += 1
         self._called = True
-        sleep, self._long_sleep = self._long_sleep, None
-        if sleep is not None:
-            sleep.reschedule(asyncio.get_running_loop().time())
+        if self._long_sleep is not None:
+            asyncio.get_running_loop().call_soon(self._end_long_sleep)  # the handler is not to wait for that
 
     def release(self) -> None:
         """Note that a handler holds its messages no more."""
@@ -129,19 +129,22 @@ class Fence:
         finally:
             self._long_sleep = None
 
+    def _end_long_sleep(self) -> None:
+        sleep, self._long_sleep = self._long_sleep, None
+        if sleep is not None:
+            sleep.reschedule(asyncio.get_running_loop().time())
+
 
 class GroupLease:
     """The lease of a member whose group a broker coordinates; a new session with every generation, or join."""
+
+    #: A number for the generation; 0 while no partition is ours. Without a call of Python code: each delivery reads it.
+    session_id = property(attrgetter("_member.session_id"))
 
     def __init__(self, member: BrokerMember, clock: Clock, session_timeout: float) -> None:
         self._member = member
         self._clock = clock
         self.session_timeout = session_timeout
-
-    @property
-    def session_id(self) -> int:
-        """A number for the generation; 0 while no partition is ours."""
-        return self._member.session_id
 
     def lease_left(self) -> float:
         """Seconds for which the coordinator cannot have given our partitions away."""

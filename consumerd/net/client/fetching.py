@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from consumerd.base import native as native_codec
 from consumerd.net.client.channel import Channel
 from consumerd.net.errors import BadFrameError
 from consumerd.wire.v08.apis import FETCH
@@ -151,7 +152,8 @@ class _UsualFetch:
 
     def decode(self, data: bytes) -> FetchedPartitions | None:
         """What `_fetched_partitions` makes of the fields; None if there is anything that it would not accept."""
-        response = fetch_parts(self._version, data, self._limits.isolation_level > 0, self._views)
+        read = fetch_parts if (codec := native_codec.in_use) is None else codec.fetch_parts
+        response = read(self._version, data, self._limits.isolation_level > 0, self._views)
         if response is None:
             return None
         throttle_time_ms, error, session_id, parts = response

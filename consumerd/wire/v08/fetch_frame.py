@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from consumerd.base.native import FetchParts
-from consumerd.base.native import codec as native_codec
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.fetch_session import SessionRequest
 from consumerd.wire.v08.types import Data
@@ -177,10 +176,8 @@ def fetch_parts(version: int, data: bytes, committed: bool, views: bool, /) -> F
     """What a consumer reads of a FETCH response; None for one that is left to the codec.
 
     `committed`: the readable end is the last stable offset, if there is one.
-    `views`: records may be views of the data, if these are hardly larger.
+    `views`: records may be views of the data, if these are hardly larger. The native codec has the same function.
     """
-    if (codec := native_codec()) is not None:
-        return codec.fetch_parts(version, data, committed, views)
     rows = fetch_rows(version, memoryview(data) if views else data)
     if rows is None:
         return None

@@ -170,10 +170,10 @@ class Exchange:
     ) -> FetchedPartitions:
         """Send a FETCH for which the broker may wait `wait` seconds. Raises BrokerError, WireError.
 
-        `received`: as in `fetch_partitions`; it notes the response (`note`), as is done without it.
+        `received`: as in `fetch_partitions`; it calls `obey` if the response tells of a quota, as is done without it.
         """
         settings = self.settings
-        return await fetch_partitions(
+        fetched = await fetch_partitions(
             channel,
             partitions,
             max_bytes=min(max_bytes, settings.max_answer_bytes),
@@ -183,12 +183,13 @@ class Exchange:
             rack=self._rack,
             timeout=self._client.settings.connection.socket_timeout + wait,
             views=True,
-            received=received or self.note,
+            received=received or self.obey,
         )
-
-    def note(self, fetched: FetchedPartitions) -> None:
-        """Count a response, and obey the quota that it tells of."""
         self.counters.fetches += 1
+        return fetched
+
+    def obey(self, fetched: FetchedPartitions) -> None:
+        """Obey the quota that a response tells of, if there is one."""
         if fetched.silence:
             self.counters.throttled += fetched.silence
             self.silent_until = max(self.silent_until, self.clock.monotonic() + fetched.silence)

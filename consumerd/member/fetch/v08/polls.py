@@ -179,14 +179,16 @@ class Polls:
             self._under_way = True
             named = request.named if channel is self._bounded else self._sized(channel, request.named)
             turns: int | None = _TURNS
+            full = request.full
 
             def received(fetched: FetchedPartitions) -> None:
                 nonlocal turns
-                self._exchange.note(fetched)
+                if fetched.silence:
+                    self._exchange.obey(fetched)
                 self._under_way = False  # who asks again from now on is in the next poll
                 if not self._session.answered(fetched.error, fetched.session_id):
                     return  # a new session begins at once
-                if request.full:
+                if full:
                     self._exchange.require_all(fetched, self._named(), channel)
                 turns = self._hand_out(fetched, self._waiting, self._newcomers)
 

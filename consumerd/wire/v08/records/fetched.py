@@ -20,8 +20,8 @@ from itertools import islice
 from operator import ge
 from typing import Unpack, cast
 
+from consumerd.base import native as native_codec
 from consumerd.base.native import NativeCodec, NativeLimits, NativeRecords
-from consumerd.base.native import codec as native_codec
 from consumerd.base.partition import LogId
 from consumerd.wire.batch import BatchEnd, BatchEnding, memory_of
 from consumerd.wire.column_buffers import Headers
@@ -121,7 +121,7 @@ def decode_records(
     batch; `limits.max_depth` has no meaning here. Never raises for bad bytes: it stops there and says so. The set
     keeps `data` alive only where its `memory_bytes` cover that.
     """
-    native = native_codec()
+    native = native_codec.in_use
     if native is not None and 2 * (len(data) + limits.max_decompressed_bytes) <= _NATIVE_BYTES:
         if not (
             isinstance(data, memoryview) and isinstance(data.obj, bytes) and data.contiguous and data.format == "B"

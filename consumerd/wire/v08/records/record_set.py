@@ -18,8 +18,8 @@ from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
+from consumerd.base import native as native_codec
 from consumerd.base.native import NativeBinary, NativeRecords
-from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
 from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers, Headers
 
@@ -200,7 +200,7 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
     def message_lists(
         self, kind: type[Any], partition: object, first: int, stop: int, most: int
     ) -> Iterator[list[Any]] | None:
-        native, codec = self._native, native_codec()
+        native, codec = self._native, native_codec.in_use
         if native is None or codec is None or self.next_offset > MAX_NUMBER:
             return None
         common, headers = codec.MessageKind(partition, kind), dict(native.headers)

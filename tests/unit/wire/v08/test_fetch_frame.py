@@ -269,10 +269,8 @@ def test_both_codecs_read_the_same_of_each_partition(
         frame[data.draw(st.integers(0, min(len(frame) - 1, 120)))] = data.draw(st.integers(0, 255))
     del frame[data.draw(st.sampled_from([len(frame), len(frame) - 1, 4])) :]
     response = bytes(frame)
-    with native.using(None):
-        pure = fetch_parts(version, response, committed, views)
-    with native.using(native_codec):
-        found = fetch_parts(version, response, committed, views)
+    pure = fetch_parts(version, response, committed, views)
+    found = native_codec.fetch_parts(version, response, committed, views)
     assert found == pure
     assert (pure is None) == (fetch_fields(version, response) is None)
     if found is not None and pure is not None:
