@@ -89,6 +89,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
     The methods that asyncio calls (`connection_made` and so on) are for asyncio alone.
     """
 
+    #: Not a method, which would be one more call for each read.
+    get_buffer: Callable[[int], memoryview]  # type: ignore[assignment]
+
     def __init__(self, host: str, port: int, settings: ConnectionSettings, *, identity: str | None = None) -> None:
         """`identity`: over TLS, what to check where the broker refuses the client's certificate."""
         self.host = host
@@ -99,6 +102,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._heard = False
         self._loop = asyncio.get_running_loop()
         self._frames = FrameReceiver(self._admit, self._deliver)
+        self.get_buffer = self._frames.free
         self._waiting: deque[_Waiting] = deque()
         self._transport: asyncio.Transport | None = None
         self._reason: _Reason | None = None
@@ -239,9 +243,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.free()
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._reason is not None:

@@ -37,8 +37,8 @@ class FrameReceiver:
         self._need = 0  # bytes of the present frame with its header; 0 while the header is incomplete
         self._allocate(RESTING_BYTES)
 
-    def free(self) -> memoryview:
-        """Return the buffer for the next bytes: never empty."""
+    def free(self, _: int = -1) -> memoryview:
+        """Return the buffer for the next bytes: never empty. Takes the hint that `get_buffer` of a protocol gets."""
         if self._filled == len(self._buffer):
             self._grow()
         return self._view[self._filled :]

@@ -139,7 +139,7 @@ class GroupLease:
     """The lease of a member whose group a broker coordinates; a new session with every generation, or join."""
 
     #: A number for the generation; 0 while no partition is ours. Without a call of Python code: each delivery reads it.
-    session_id = property(attrgetter("_member.session_id"))
+    session_id: int = property(attrgetter("_member.session_id"))  # type: ignore[assignment]
 
     def __init__(self, member: BrokerMember, clock: Clock, session_timeout: float) -> None:
         self._member = member

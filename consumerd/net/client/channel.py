@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol, TypeVar, cast
 
 from consumerd.base.ports import Clock
@@ -68,6 +69,9 @@ class KnownResponse:
 class Channel:
     """An open, authenticated connection. `versions`: those that the broker serves. Safe for concurrent callers."""
 
+    #: Whether the connection has ended. Each request looks at it: without a call of Python code.
+    closed: bool = property(attrgetter("_connection.closed"))  # type: ignore[assignment]
+
     def __init__(
         self,
         connection: BrokerConnection,
@@ -87,11 +91,6 @@ class Channel:
         self._session: SaslSession | None = None
         #: The probable reason if the broker closes the connection before its next answer, which clears it; or "".
         self.doubt = ""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the connection has ended."""
-        return self._connection.closed
 
     @property
     def in_flight(self) -> int:

@@ -78,6 +78,7 @@ class FetchedPartitions(NamedTuple):
 #: Of their fields, without calls of Python code.
 _fetched_partition: Final = functools.partial(tuple.__new__, FetchedPartition)
 _made_response: Final = functools.partial(tuple.__new__, FetchedPartitions)
+_made_limits: Final = functools.partial(tuple.__new__, FetchLimits)
 
 
 async def fetch_partitions(
@@ -106,7 +107,7 @@ async def fetch_partitions(
     """
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
     version = channel.versions.pick(FETCH, at_most=LAST_WITH_NAMES if NO_UUID in request.topics else None)
-    limits = FetchLimits(round(max_wait * 1000), min_bytes, max_bytes, int(read_committed))
+    limits = _made_limits((round(max_wait * 1000), min_bytes, max_bytes, int(read_committed)))
 
     def read(answer: FetchResponse | FetchedPartitions) -> FetchedPartitions:
         if isinstance(answer, FetchedPartitions):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from operator import attrgetter
 from typing import Final
 
 from consumerd.base.errors import BrokerError
@@ -31,6 +32,10 @@ BUSY_BYTES: Final = 2 << 20
 class BrokerSource:
     """Sends the requests to one broker. `run` must be running for `fetch` and `poll` to return."""
 
+    #: The end of the time (the clock's seconds) in which the broker wants no request, because of a quota. Each request
+    #: looks at it: without a call of Python code.
+    silent_until: float = property(attrgetter("_exchange.silent_until"))  # type: ignore[assignment]
+
     def __init__(self, exchange: Exchange) -> None:
         self.node_id = exchange.node_id
         self._exchange = exchange
@@ -43,11 +48,6 @@ class BrokerSource:
         self.poll = self._polls.poll
         self.hurry = self._polls.hurry
         self.confirms = self._polls.confirms
-
-    @property
-    def silent_until(self) -> float:
-        """The end of the time (the clock's seconds) in which the broker wants no request, because of a quota."""
-        return self._exchange.silent_until
 
     async def fetch(self, request: PartitionRequest) -> FetchedPartition | None:
         """Fetch the messages that there are now; None because of a quota. Raises BrokerError, WireError."""

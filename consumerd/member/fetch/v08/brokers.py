@@ -154,7 +154,8 @@ class V08Source:
             return None
         leadership = self._compared  # the equal one that is kept anyway
         source = leadership.source if self._replica is None else self._reader(leadership.source)
-        await source.wait_out_quota()
+        if source.silent_until > 0:
+            await source.wait_out_quota()
         if self.idle:
             # Less than `min_bytes` of one partition would never be enough, however much there is of it.
             size = max(self._settings.poll_bytes, self._settings.min_bytes)
@@ -464,11 +465,17 @@ class V08Brokers:
 
     def known_leadership(self, partition: TopicPartition) -> _Leadership | None:
         """Return the same as the metadata say it; None where they are old, or name no leader that was asked before."""
-        client = self._client
-        node = (
-            client.metadata.leader(partition.topic, partition.partition) if client.is_fresh(partition.topic) else None
-        )
-        return None if node is None or node.id not in self._sources else self._leadership_of(node.id, partition)
+        client, metadata = self._client, self._client.metadata
+        if not client.is_fresh(partition.topic):
+            return None
+        # As `ClusterMetadata.leader` and `_leadership_of` have it, without a call of each for each request.
+        topic = metadata.topics[partition.topic]
+        known = topic.partitions.get(partition.partition)
+        if known is None or known.leader is None or known.leader not in metadata.nodes:
+            return None
+        if (source := self._sources.get(known.leader)) is None:
+            return None
+        return _made_leadership((source, known.leader_epoch, None if topic.id == NO_UUID else topic.id))
 
     def _leadership_of(self, node_id: int, partition: TopicPartition) -> _Leadership:
         topic = self._client.metadata.topics[partition.topic]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
 from typing import Final, Protocol
 
 from consumerd.base.errors import BrokerError
@@ -113,6 +114,9 @@ class Line:
 class Exchange:
     """Requests to one broker, whichever connection they use."""
 
+    #: The metadata that the client has now; others once they were refreshed. Without a call of Python code.
+    metadata: ClusterMetadata = property(attrgetter("_client.metadata"))  # type: ignore[assignment]
+
     def __init__(
         self,
         node_id: int,
@@ -130,11 +134,6 @@ class Exchange:
         self._client = client
         #: The end of the time (the clock's seconds) in which the broker wants no request, because of a quota.
         self.silent_until = -math.inf
-
-    @property
-    def metadata(self) -> ClusterMetadata:
-        """The metadata that the client has now; others once they were refreshed."""
-        return self._client.metadata
 
     @property
     def leased(self) -> bool:

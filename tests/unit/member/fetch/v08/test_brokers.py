@@ -374,6 +374,7 @@ class Polled:
     """A broker source that keeps what it is asked for, and gives the answers that it has."""
 
     node_id = 1
+    silent_until = 0.0
 
     def __init__(self) -> None:
         self.requests: list[PartitionRequest] = []
