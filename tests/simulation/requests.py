@@ -5,7 +5,7 @@ read is not read again until its watch fires; so an event costs what changed, at
 
 - A member that starts reads members and brokers to find the dialect, brokers to find their addresses, and members,
   topics and their nodes to find its share: 2 M + 2 b + T + t, and 15 for session, registration and the look behind it,
-  the first two of them to see that a cluster is there.
+  the first three of them to see that a cluster is there.
 - Each other member reads the list of ids, and the node of a new member: 2 for a join, 1 for a leave.
 - A topic's node that changes is read by each member: 1.
 - A partition that moves costs its new owner 4 reads at most: when another owner's node exists, when it was deleted but
@@ -14,8 +14,9 @@ read is not read again until its watch fires; so an event costs what changed, at
 - Writes go in multis of 50 partitions each. Each member that takes part claims, begins, commits and releases; it claims
   once more for each former owner of what it takes, as their releases come one after the other. In a topic that is
   shared in runs those are 2 for each member. For each 50 partitions there is one more of each of the five.
-- A member looks once in its life whether the parents of a topic's owner nodes and of its offset nodes stand: 2. Where
-  the latter do not, each that looks makes them: 4.
+- A member looks once in its life whether the parents of a topic's offset nodes stand: 1. Where they do not, each that
+  looks reads the three nodes above and makes two: 5. Where those of owner nodes do not, a claim is refused, and the
+  same follows: 7.
 - A node that is written again and again is read by each member once per settling time, 0.05 s at its shortest.
 
 Heartbeats, commits on the interval and reconciliations come besides.
@@ -40,14 +41,14 @@ _LEAST_PER_MOVED = 2
 #: Of a new session, its member's registration and the look behind it: all, and session, registration and two lists.
 PER_START = 15
 _LEAST_PER_START = 4
-#: Of a member that leaves: it looks at its node, deletes it and closes the session.
+#: Of a member that leaves: it deletes its node and closes the session; it looks at the node if that changed.
 _PER_END = 3
 #: Claim, begin, commit, release; and again for each former owner.
 _MULTIS = 4
 #: The largest number of former owners of the partitions of a topic that one member takes.
 _FORMER_OWNERS = 2
-_PARENTS = 2
-_PARENTS_MADE = 4
+_PARENTS = 1
+_PARENTS_MADE = 12
 #: Seconds between two looks of a member at what changes without end.
 _SETTLE = 0.05
 

@@ -40,7 +40,7 @@ from consumerd.group.events import (
 from consumerd.member.consumer.backends import GroupBackend
 from consumerd.member.consumer.blocked import Holder, holder_of
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.offsets.guards import all_of
+from consumerd.member.offsets.guards import all_of, each_of
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.cluster.watched import WatchedNodes, ZNode
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
@@ -86,8 +86,8 @@ class GroupCoordination:
         self._reader = backend.reader(zk, self._nodes, self._owners, settings.group, backend.rules)
         #: The owner nodes that were claimed and not released.
         self._ours: set[str] = set()
-        #: The parents of owner nodes that are known to exist.
-        self._parents: set[str] = set()
+        #: The parents of owner nodes of which some do not exist.
+        self._missing: set[str] = set()
 
     # -- registration
 
@@ -129,13 +129,22 @@ class GroupCoordination:
 
     async def unregister(self, action: Unregister) -> Unregistered | Failed:
         """Delete the id node if this session owns it."""
+        path = id_path(self._group, self._consumer_id)
+        known = self._nodes.known_node(path)
         try:
             self._require(action.session_id)
             self._nodes.close()
-            await self._zk.delete_owned(id_path(self._group, self._consumer_id))
+            if not (known is not None and await self._delete_id(path, known, action.session_id)):
+                await self._zk.delete_owned(path)
         except ZooKeeperError as error:
             return self._failed("unregister", action.ticket, error)
         return Unregistered(action.ticket)
+
+    async def _delete_id(self, path: str, known: ZNode, session_id: int) -> bool:
+        """Delete our id node as its watch shows it, without reading it again; return False if it is another one."""
+        if not self._zk.has_multi or known.stat.ephemeral_owner != session_id:
+            return False
+        return await self._delete([Delete(path, known.stat.version)], session_id)
 
     # -- owner nodes: claiming
 
@@ -182,8 +191,9 @@ class GroupCoordination:
     ) -> dict[TopicPartition, ZNode | None]:
         """Create the missing nodes, and read all of them. Watches report later changes."""
         self._require(session_id)
-        for topic in sorted({partition.topic for partition in streams}):
-            await self._ensure(owners_path(self._group, topic))
+        missing = {owners_path(self._group, partition.topic) for partition in streams} & self._missing
+        await each_of(sorted(missing), self._zk.ensure)
+        self._missing -= missing
         create = []
         for partition, stream in sorted(streams.items()):
             path = owner_path(self._group, partition)
@@ -203,19 +213,17 @@ class GroupCoordination:
         await all_of(calls)
         return found
 
-    async def _ensure(self, path: str) -> None:
-        if path not in self._parents:
-            await self._zk.ensure(path)
-            self._parents.add(path)
-
     async def _create(self, operations: Sequence[Create], session_id: int) -> None:
-        """Create all or none; reading them shows which existed before."""
+        """Create all or none; reading them shows which existed before.
+
+        That their parents exist is not looked at before: they do in every group but a new one.
+        """
         try:
             await self._write(operations, session_id)
         except NodeExists:
             return
-        except NoNode:  # a parent was deleted: the next round creates it again
-            self._parents.clear()
+        except NoNode:  # the next round creates the parents
+            self._missing |= {operation.path.rpartition("/")[0] for operation in operations}
 
     async def _is_ours(self, partition: TopicPartition, node: ZNode, stream: int, session_id: int) -> bool:
         """Whether the owner node is as we meant to create it."""

@@ -42,6 +42,8 @@ from consumerd.wire.registry.v08.topic import parse_topic_assignment
 from consumerd.wire.registry.values import MAX_PARTITIONS, parse_broker_id, parse_partition_count
 
 Key = TypeVar("Key", int, str)
+#: By topic the numbers of its partitions by broker; None for one that cannot be read.
+_Layouts = dict[str, Mapping[int, Collection[int]] | None]
 
 
 log = structlog.get_logger(__name__)
@@ -117,6 +119,8 @@ class SnapshotReader:
         #: The paths that the present snapshot has read.
         self._read: set[str] = set()
         self._reread = False
+        #: Whether a snapshot was read before: the member has registered since.
+        self._looked = False
         #: Consumer id -> the session of its node, in the present snapshot.
         self._sessions: dict[str, int] = {}
         #: Members of other clients that owner nodes name.
@@ -128,20 +132,38 @@ class SnapshotReader:
         self._read = set()
         self._reread = action.list_owners
         self._sessions, self._claimants = {}, set()
-        members = await self._members()
-        own = await self._node(id_path(self._group, consumer_id), reread=self._reread)
-        topics = await self._topics(topics_to_read(self._rules, action.topics, members.values()))
+        names: list[str] = []
+        own: ZNode | None = None
+        layouts: _Layouts = {}
+
+        async def read_names() -> None:
+            names.extend(self._named(ids_path(self._group), "consumer id", await self._children(ids_path(self._group))))
+
+        async def read_own() -> None:
+            nonlocal own
+            own = await self._node(own_path, reread=self._reread)
+
+        async def read_topics() -> None:
+            layouts.update(await self._layouts(action.topics, {}))
+
+        # What does not depend on the members' names is read together with them. A node that nobody made yet is not:
+        # to miss it takes two requests, one after the other.
+        registered, self._looked = self._looked, True
+        own_path = id_path(self._group, consumer_id)
+        await read_all((read_names, *([read_own] if registered else []), read_topics), lambda read: read())
+        members = await self._members(names)
+        if not registered and consumer_id in names:
+            await read_own()
+        wanted = topics_to_read(self._rules, action.topics, members.values())
+        topics = self._bounded(layouts if wanted == action.topics else await self._layouts(wanted, layouts))
         owners = await read_all(sorted(action.verify), self._owner_session)
         claimed = await self._claimed(topics) if action.list_owners else None
         self._report_others(members)
         for path in self._nodes.paths() - self._read:
             self._nodes.forget(path)
-        return MembershipSnapshot(
-            members, own.stat.ephemeral_owner if own is not None else None, topics, owners, claimed
-        )
+        return MembershipSnapshot(members, None if own is None else own.stat.ephemeral_owner, topics, owners, claimed)
 
-    async def _members(self) -> dict[str, str]:
-        names = self._named(ids_path(self._group), "consumer id", await self._children(ids_path(self._group)))
+    async def _members(self, names: list[str]) -> dict[str, str]:
         kept = _MemberTexts(MAX_MEMBER_BYTES)
 
         async def read(name: str) -> None:
@@ -160,12 +182,17 @@ class SnapshotReader:
             self._complain("member_node_unreadable", path, None, f"all members' nodes exceed {MAX_MEMBER_BYTES} bytes")
         return {name: kept.texts[name].decode("utf-8", "replace") for name in names if name in kept.texts}
 
-    async def _topics(self, names: frozenset[str] | None) -> Topics:
-        if names is not None:
-            wanted = sorted(names)
-        else:
+    async def _layouts(self, names: frozenset[str] | None, known: _Layouts) -> _Layouts:
+        """The partitions of topics, by default of all; those that are known are not read again."""
+        if names is None:
             wanted = self._named(topics_path(), "topic", await self._children(topics_path()))
-        found = await read_all(wanted, self._topic_or_before)
+        else:
+            wanted = sorted(names)
+        more = await read_all([topic for topic in wanted if topic not in known], self._topic_or_before)
+        return {topic: known[topic] if topic in known else more[topic] for topic in wanted}
+
+    def _bounded(self, found: _Layouts) -> Topics:
+        """The topics that were read, without the largest if they have too many partitions together."""
         layouts = {topic: layout for topic, layout in found.items() if layout is not None}
         sizes = {topic: sum(map(len, layout.values())) for topic, layout in layouts.items()}
         for topic in _beyond(sizes, MAX_PARTITIONS):

@@ -40,7 +40,7 @@ Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -209,7 +209,7 @@ class _OffsetNodes:
         #: The creations of their topics, as far as there is a topic.
         self._created: dict[str, tuple[int, int | None]] = {}
         #: Topics whose node for offsets has been seen.
-        self._parents: set[str] = set()
+        self.parents: set[str] = set()
 
     def path(self, partition: TopicPartition) -> str:
         return offset_path(self.group, partition)
@@ -217,11 +217,11 @@ class _OffsetNodes:
     async def prepare(self, partitions: Iterable[TopicPartition]) -> None:
         """Create the parents of nodes that are to be created, unless they have been seen already."""
         creating = {each.topic for each in partitions if self.known[each].version is None}
-        await each_of(sorted(creating - self._parents), self.ensure_parent)
+        await each_of(sorted(creating - self.parents), self.ensure_parent)
 
     async def ensure_parent(self, topic: str) -> None:
         await self.zk.ensure(offsets_path(self.group, topic))
-        self._parents.add(topic)
+        self.parents.add(topic)
 
     async def read(self, partition: TopicPartition) -> tuple[bytes | None, int | None]:
         """Read data and version; the version of a missing node is None."""
@@ -234,12 +234,15 @@ class _OffsetNodes:
 
     async def look_at_topics(self, names: set[str]) -> None:
         """Read when topics were created, after the offsets in them were read."""
-        if self._topics is None:
+        if (topics := self._topics) is None:
             return
-        for topic in names:
+
+        async def look(topic: str) -> None:
             self._created.pop(topic, None)
             with suppress(BrokerError):  # it is being deleted: the fetcher waits for the next one, and compares
-                self._created[topic] = await self._topics.creation(topic)
+                self._created[topic] = await topics.creation(topic)
+
+        await each_of(sorted(names), look)
 
     def log(self, partition: TopicPartition) -> LogId:
         """The log of the offset that was read: a topic that is created after it was written is another one."""
@@ -288,8 +291,17 @@ class ZooKeeperOffsetStore:
         Raises RegistryError for a node that does not hold a number, and the errors of the session.
         """
         wanted = list(partitions)
-        nodes = await each_of(wanted, self._nodes.read)
-        await self._nodes.look_at_topics({each.topic for each in wanted})
+        topics = {each.topic for each in wanted}
+        nodes: list[tuple[bytes | None, int | None]] = []
+
+        async def read() -> None:
+            nodes.extend(await each_of(wanted, self._nodes.read))
+
+        # What was read beside the offsets is kept with its watch, which would have fired before an offset that is
+        # younger than a change arrived: the second look makes a request only then.
+        looks: list[Callable[[], Coroutine[None, None, None]]] = [read, partial(self._nodes.look_at_topics, topics)]
+        await all_of(looks)
+        await self._nodes.look_at_topics(topics)
         found: dict[TopicPartition, int] = {}
         for partition, (data, version) in zip(wanted, nodes, strict=True):
             known = self._nodes.known[partition] = self._nodes.renew(partition, version)
@@ -311,6 +323,7 @@ class ZooKeeperOffsetStore:
         began = await self._zk.exists(offsets_path(self._nodes.group, topic))
         if began is None:
             return False
+        self._nodes.parents.add(topic)
         path = partition_path(topic, number) if broker == NO_BROKER else topic_broker_path(topic, broker)
         there = await self._zk.exists(path)
         return there is not None and there.modified_zxid > began.created_zxid

@@ -66,6 +66,19 @@ class _KnownMetadata(NamedTuple):
     metadata: ClusterMetadata
 
 
+class _Refresh:
+    """A request for metadata whose result others wait for.
+
+    They continue one turn of the loop after `over` is set, so what all ask for next is one round (`Rounds`).
+    """
+
+    __slots__ = ("error", "over")
+
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.error: BrokerError | None = None
+
+
 class ClusterClient:
     """Connections to one cluster. `async with` closes them; it may also be used without, and closed by `close`.
 
@@ -95,7 +108,7 @@ class ClusterClient:
         self._stale: set[str] = set()
         self._refreshing = asyncio.Lock()
         #: The end of the request of `topics` that is under way.
-        self._awaited: asyncio.Future[None] | None = None
+        self._awaited: _Refresh | None = None
         self._channels: dict[Address, Channel] = {}
         #: The channels of `private_channel` that somebody still has.
         self._private: WeakSet[Channel] = WeakSet()
@@ -292,22 +305,22 @@ class ClusterClient:
         """
         while not all(map(self.is_fresh, names)):
             if (awaited := self._awaited) is not None:
-                await asyncio.shield(awaited)
+                await awaited.over.wait()
+                if awaited.error is not None:
+                    raise awaited.error
                 continue
-            awaited = self._awaited = asyncio.get_running_loop().create_future()
+            awaited = self._awaited = _Refresh()
             try:
                 async with self._refreshing:
                     if missing := [name for name in names if not self.is_fresh(name)]:
                         await self._refresh(missing, create=create)
                 break
             except BrokerError as error:
-                awaited.set_exception(error)
-                awaited.exception()  # retrieved, in case that nobody waits
+                awaited.error = error
                 raise
             finally:
                 self._awaited = None
-                if not awaited.done():
-                    awaited.set_result(None)
+                awaited.over.set()
         return self.metadata
 
     async def leader(self, topic: str, partition: int) -> Node:

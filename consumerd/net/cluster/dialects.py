@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 
@@ -39,9 +40,10 @@ async def read_dialect(zk: ZooKeeper, group: str) -> Dialect | None:
 
     Damaged nodes are ignored. Raises DialectError if both dialects are found, and the errors of the session.
     """
-    brokers = await _brokers(zk, watched_children)
-    members = await _members(zk, group, watched_children)
-    return agreed_dialect(brokers | members, f"the group {group!r}")
+    readers = partial(_brokers, zk, watched_children), partial(_members, zk, group, watched_children)
+    found = await read_all(readers, lambda read: read())
+    said = {name: dialect for each in found.values() for name, dialect in each.items()}
+    return agreed_dialect(said, f"the group {group!r}")
 
 
 async def look_for_dialect(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:

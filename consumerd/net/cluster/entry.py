@@ -15,7 +15,7 @@ import structlog
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.addresses import why_unresolvable
-from consumerd.net.cluster.reading import children
+from consumerd.net.cluster.reading import children, read_all
 from consumerd.net.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
 from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import broker_ids_path, consumers_path, topic_path
@@ -87,9 +87,11 @@ async def require_topics(zk: ZooKeeper, topics: Iterable[str]) -> None:
 
 async def _missing(session: Session) -> str | None:
     """Return what is missing; None if there is a cluster."""
-    if not await _is_there(session, "/"):
+    root, brokers, consumers = "/", broker_ids_path(), consumers_path()
+    there = await read_all((root, brokers, consumers), lambda path: _is_there(session, path))
+    if not there[root]:
         return f"the chroot {session.chroot} does not exist in ZooKeeper at {session.servers}"
-    if await _has_cluster(session, ""):
+    if there[brokers] or there[consumers]:
         return None
     return f"{session.chroot or '/'} has neither brokers nor consumers in ZooKeeper at {session.servers}"
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Self
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, Self, TypeVar, cast
 
 from aiozk import protocol
 
@@ -43,6 +43,8 @@ from consumerd.net.zk.multi import MultiRequest, encode_operations
 from consumerd.net.zk.requests import ExistsRequest, GetChildrenRequest, GetDataRequest, SetDataRequest
 from consumerd.net.zk.watches import WatchTable
 
+_T = TypeVar("_T")
+
 #: A deleted node whose watch event was lost is noticed after this many seconds.
 _REREAD_INTERVAL: Final = 1.0
 _NO_NODE, _NO_AUTH, _NODE_EXISTS = -101, -102, -110
@@ -58,19 +60,46 @@ def create_request(full: str, data: bytes | None, acl: list[Any], *, ephemeral: 
 async def ensure_on(connection: ZooKeeperConnection, full: str, acl: list[Any]) -> None:
     """Create the absolute path and its parents where missing. Raises ServerError, ConnectionLost.
 
-    Reads first: a member that may not write above its own nodes can still use existing parents.
+    Reads first: a member that may not write above its own nodes can still use existing parents. The server keeps the
+    order of requests, so all parents are read in one round trip, and all missing nodes created in another one.
     """
-    missing: list[str] = []
-    while full != "/" and not await _is_there(connection, full):
-        missing.append(full)
-        full = full.rpartition("/")[0] or "/"
-    while missing:
-        try:
-            await connection.request(create_request(missing[-1], None, acl))
-        except ServerError as error:
-            if error.code != _NODE_EXISTS:
-                raise
-        missing.pop()
+    if full == "/" or await _is_there(connection, full):
+        return
+    above = _parents(full)
+    there = await _in_order(_is_there(connection, each) for each in above)
+    missing = [full, *above[: there.index(True) if True in there else None]]
+    try:
+        await _in_order(_create_missing(connection, each, acl) for each in reversed(missing))
+    except ServerError as error:
+        if error.code != _NO_NODE:
+            raise
+        for each in reversed(missing):  # a parent that the server dropped to shed load came behind its child
+            await _create_missing(connection, each, acl)
+
+
+def _parents(full: str) -> list[str]:
+    """Return the nodes above an absolute path without the root, nearest first."""
+    found = []
+    while full := full.rpartition("/")[0]:
+        found.append(full)
+    return found
+
+
+async def _in_order(calls: Iterable[Coroutine[None, None, _T]]) -> list[_T]:
+    """Return the results of calls that are sent in order, once all are answered. Raises the first error in order."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast("list[_T]", results)
+
+
+async def _create_missing(connection: ZooKeeperConnection, full: str, acl: list[Any]) -> None:
+    try:
+        await connection.request(create_request(full, None, acl))
+    except ServerError as error:
+        if error.code != _NODE_EXISTS:
+            raise
 
 
 async def _is_there(connection: ZooKeeperConnection, full: str) -> bool:

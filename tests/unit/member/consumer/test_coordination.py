@@ -676,6 +676,57 @@ async def test_creates_the_parent_of_owner_nodes_once(setup: Setup, monkeypatch:
         assert ensured == ["/consumers/g/owners/t"]
 
 
+async def test_does_not_look_for_the_parent_of_owner_nodes_where_it_exists(setup: Setup) -> None:
+    setup.zookeeper.make("/consumers/g/owners/t")
+    assert await setup.io.claim(setup.claim()) == CLAIMED
+    assert setup.asked() == {"multi": 1, "get": 1}
+
+
+async def test_creates_the_parents_of_owner_nodes_of_all_topics_together(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_way = most = 0
+    ensure = setup.zk.ensure
+
+    async def note(path: str) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await ensure(path)
+        under_way -= 1
+
+    monkeypatch.setattr(setup.zk, "ensure", note)
+    partitions = frozenset(TopicPartition(f"t{number}", 0, 0) for number in range(20))
+    claim = e.Claim(5, setup.zk.session_id, dict.fromkeys(partitions, 0))
+    assert await setup.io.claim(claim) == e.Claimed(5, partitions, frozenset())
+    assert most == len(partitions)
+
+
+async def test_unregisters_by_one_request_where_the_watch_shows_its_node(setup: Setup) -> None:
+    await setup.io.register(e.Register(1, setup.zk.session_id))
+    await setup.snapshot()
+    setup.asked()
+    assert await setup.io.unregister(e.Unregister(2, setup.zk.session_id)) == e.Unregistered(2)
+    assert setup.asked() == {"multi": 1}
+    assert ID not in setup.zookeeper.dump()
+
+
+async def test_unregisters_a_node_that_a_peer_wrote_into_before_the_watch_fired(setup: Setup) -> None:
+    await setup.io.register(e.Register(1, setup.zk.session_id))
+    await setup.snapshot()
+    setup.zk.lose_watches = True
+    await setup.other.set(ID, b"{ }")
+    assert await setup.io.unregister(e.Unregister(2, setup.zk.session_id)) == e.Unregistered(2)
+    assert ID not in setup.zookeeper.dump()
+
+
+async def test_leaves_an_id_node_of_another_session_that_it_knows_alone(setup: Setup) -> None:
+    setup.zookeeper.put(ID, b"{ }", session_id=setup.other.session_id)
+    await setup.snapshot()
+    assert await setup.io.unregister(e.Unregister(2, setup.zk.session_id)) == e.Unregistered(2)
+    assert ID in setup.zookeeper.dump()
+
+
 async def test_session_that_is_over_fails_an_action_without_a_warning(setup: Setup) -> None:
     """The machine hears of its end anyway."""
     register = e.Register(1, setup.zk.session_id)

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, NotFoundError
+from consumerd.base.rounds import Rounds
 from consumerd.net.client.channel import KnownResponse
 from consumerd.net.client.cluster import GROUP, TRANSACTION, ClusterClient, topic_partitions
 from consumerd.net.client.errors import BrokerRefusedError, UnavailableError
@@ -179,6 +180,23 @@ async def test_callers_that_wait_for_metadata_of_another_continue_together_or_fa
     found = await asyncio.gather(*(looked_up() for _ in range(100)), return_exceptions=True)
     assert {type(error) for error in found} == {BrokerRefusedError}
     assert cluster.asked == 1
+
+
+async def test_what_callers_ask_for_behind_the_metadata_is_one_round(client: ClusterClient) -> None:
+    """Else the offsets of a member's first partition would be looked up and committed before those of all others."""
+    rounds: list[list[int]] = []
+
+    async def note(items: list[int]) -> None:
+        rounds.append(items)
+
+    after = Rounds(note)
+
+    async def look_up(number: int) -> None:
+        await client.leader("t", 0)
+        await after.take_part([number])
+
+    await asyncio.gather(*map(look_up, range(10)))
+    assert [sorted(items) for items in rounds] == [list(range(10))]
 
 
 async def test_metadata_are_requested_again_where_the_caller_that_did_is_cancelled(

@@ -337,6 +337,13 @@ async def test_ensure_takes_a_node_that_may_not_be_read_for_an_existing_one() ->
     assert len(await ensured("/a/b", NO_NODE, NO_AUTH, None)) == 3
 
 
+async def test_ensure_creates_again_what_came_before_its_parent() -> None:
+    """The parent's request was dropped to shed load, and repeated behind that of the child."""
+    create = protocol.CreateRequest
+    asked = await ensured("/a/b", NO_NODE, NO_NODE, None, NO_NODE, NODE_EXISTS, None)
+    assert asked[2:] == [(create, "/a"), (create, "/a/b")] * 2
+
+
 async def test_ensure_accepts_that_another_client_creates_the_node_first() -> None:
     assert len(await ensured("/a/b", NO_NODE, NO_NODE, NODE_EXISTS, None)) == 4
 
