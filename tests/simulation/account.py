@@ -232,6 +232,19 @@ class Account:
             "violations": len(self.violations),
         }
 
+    def require_each_once(self, *, lease_ended: bool = False) -> None:
+        """Fail unless everything was delivered once and committed; otherwise the whole account is shown.
+
+        `lease_ended`: what a handler had when it was cancelled, because the lease ended, is delivered again.
+        """
+        summary = self.summary()
+        wrong = (self.violations[:5], self.lost[:5], self.repeated[:5], self.uncommitted[:5])
+        in_hand = {(partition, offset) for _, partition, offset in self.cancelled if lease_ended}
+        again = [message for message in self.repeated if (message.partition, message.offset) not in in_hand]
+        assert summary == {**summary, "lost": 0, "uncommitted": 0, "violations": 0}, wrong
+        assert not again, wrong
+        assert summary["messages"] > 0
+
     @property
     def counts_all(self) -> bool:
         """Whether every message counts, wherever members begin."""

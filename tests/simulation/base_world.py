@@ -211,6 +211,16 @@ class BaseWorld:
         """Let time pass until a process has ended; how long that took."""
         return self.kernel.until(lambda: daemon.ended, seconds, what=f"{daemon.name} has ended", every=0.01)
 
+    def leave(self, *leaving: Ending) -> float:
+        """SIGTERM to processes, which have to end in order; how long that took."""
+        began = self.kernel.now
+        for each in leaving:
+            each.terminate()
+        for each in leaving:
+            self.until_ended(each)
+            assert each.failure is None
+        return self.kernel.now - began
+
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of the logs."""
         return {each: self.end(each) for each in self.partitions}

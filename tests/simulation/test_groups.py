@@ -22,9 +22,7 @@ def join_and_leave(seed: int) -> World:
         world.until_shared()
         assert world.shares() == {"a": 10, "b": 10}
         world.run(3.0)
-        second.terminate()
-        world.until_ended(second)
-        assert second.failure is None
+        world.leave(second)
         world.until_shared()
         world.run(2.0)
         world.finish()
@@ -43,9 +41,7 @@ def test_one_member_consumes_everything_and_commits_it() -> None:
         assert world.account.count > 4500
         world.run(2.0)
         assert (world.account.lost, world.account.repeated, world.account.uncommitted) == ([], [], [])
-        member.terminate()
-        assert world.until_ended(member) < 1.0
-        assert member.failure is None
+        assert world.leave(member) < 1.0
     assert world.account.violations == []
 
 
@@ -99,27 +95,6 @@ def test_suspended_member_delivers_nothing_after_its_lease_and_rejoins() -> None
         world.run(2.0)
         world.finish()
     assert world.account.lost == []
-
-
-def test_jvm_consumer_joins_and_leaves_the_group() -> None:
-    with World(5, round_trip=0.005) as world:
-        world.topic("events", 20)
-        world.daemon("ours")
-        world.settle()
-        world.produce_steadily(200)
-        world.run(3.0)
-        peer = world.jvm("theirs")
-        world.until_shared()
-        world.run(5.0)
-        assert world.shares() == {"ours": 10, "theirs": 10}
-        peer.terminate()
-        world.until_ended(peer)
-        world.until_shared()
-        world.run(2.0)
-        world.finish()
-    assert {each.member for each in world.account.hand_overs} == {"ours", "theirs"}
-    assert world.account.lost == []
-    assert peer.gave_up == 0
 
 
 def test_nudge_wakes_a_jvm_consumer_that_gave_up() -> None:

@@ -16,29 +16,6 @@ from tests.simulation.world import World
 pytestmark = pytest.mark.timeout(900)
 
 
-def all_is_well(world: World, *, lease_ended: bool = False) -> None:
-    """Everything was delivered once and committed; otherwise the whole account is shown.
-
-    `lease_ended`: what a handler had when it was cancelled, because the lease ended, is delivered again.
-    """
-    account = world.account
-    summary = account.summary()
-    wrong = (account.violations[:5], account.lost[:5], account.repeated[:5], account.uncommitted[:5])
-    in_hand = {(partition, offset) for _, partition, offset in account.cancelled if lease_ended}
-    again = [message for message in account.repeated if (message.partition, message.offset) not in in_hand]
-    assert summary == {**summary, "lost": 0, "uncommitted": 0, "violations": 0}, wrong
-    assert not again, wrong
-    assert summary["messages"] > 0
-
-
-def leave(world: World, daemon: Daemon) -> float:
-    """SIGTERM; how long the process took to end."""
-    daemon.terminate()
-    took = world.until_ended(daemon)
-    assert daemon.failure is None
-    return took
-
-
 @pytest.mark.parametrize("initial", ["earliest", "latest"])
 @pytest.mark.parametrize("milliseconds", [1, 5, 10])
 @pytest.mark.parametrize("partitions", [200, 600])
@@ -53,12 +30,12 @@ def test_second_member_joins_and_leaves(partitions: int, milliseconds: int, init
         second = world.daemon("b", settings)
         assert world.until_shared() < 5.0
         world.run(3.0)
-        assert leave(world, second) < 5.0
+        assert world.leave(second) < 5.0
         assert world.until_shared() < 5.0
         world.run(3.0)
         world.finish()
-        leave(world, first)
-    all_is_well(world)
+        world.leave(first)
+    world.account.require_each_once()
 
 
 def test_messages_after_the_latest_offset_survive_a_kill_before_the_first_commit() -> None:
@@ -86,9 +63,9 @@ def test_graceful_stop_commits_a_thousand_partitions(milliseconds: int) -> None:
         world.settle()
         world.produce_all()
         world.run(5.0)
-        assert leave(world, member) < 2.0
+        assert world.leave(member) < 2.0
         world.run(0.1)
-    all_is_well(world)
+    world.account.require_each_once()
 
 
 def test_waits_for_the_last_commit_to_a_distant_zookeeper() -> None:
@@ -104,37 +81,10 @@ def test_waits_for_the_last_commit_to_a_distant_zookeeper() -> None:
         world.until_shared()
         world.run(5.0)
         world.finish()
-        leave(world, second)
-        leave(world, first)
+        world.leave(second)
+        world.leave(first)
         world.run(1.0)
-    all_is_well(world)
-
-
-def test_twenty_five_members_that_start_together_settle_soon() -> None:
-    with World(25, round_trip=0.005) as world:
-        world.topic("events", 100)
-        for number in range(25):
-            world.daemon(f"m{number:02}")
-        world.kernel.until(
-            lambda: (
-                len(world.zookeeper.tree.nodes[f"/consumers/{world.group}/ids"].children) == 25
-                if f"/consumers/{world.group}/ids" in world.zookeeper.tree.nodes
-                else False
-            ),
-            10.0,
-            what="all are registered",
-        )
-        assert world.until_shared() < 5.0
-        world.run(1.0)
-        world.account.count_from(world.ends())
-        world.produce_all()
-        world.finish()
-        for daemon in world.daemons.values():
-            daemon.terminate()
-        for daemon in world.daemons.values():
-            world.until_ended(daemon)
-        world.run(0.1)
-    all_is_well(world)
+    world.account.require_each_once()
 
 
 def test_late_commit_writes_nothing_after_the_owner_changed() -> None:
@@ -171,7 +121,7 @@ def test_late_commit_writes_nothing_after_the_owner_changed() -> None:
         zookeeper.remove(owner_path(world.group, partition))
         world.produce(partition, 5)
         world.finish()
-        leave(world, member)
+        world.leave(member)
     assert world.account.violations == []
     assert world.account.lost == []
 
@@ -193,8 +143,8 @@ def hold_one_of_two(world: World, partition: TopicPartition) -> None:
 def require_taken_over(world: World, partition: TopicPartition, before: Daemon, after: Daemon) -> None:
     """A frozen member has delivered nothing since, and the next owner gets the rest."""
     world.finish()
-    leave(world, before)
-    leave(world, after)
+    world.leave(before)
+    world.leave(after)
     account = world.account
     assert (account.violations, account.lost, account.uncommitted) == ([], [], [])
     assert [each.member for each in account.history(partition)] == ["a", "b", "b"]
@@ -257,7 +207,7 @@ def test_handler_is_cancelled_right_after_a_suspended_machine_wakes_without_its_
         assert {each for each, _, _ in world.account.cancelled} == {"a"}
         network.cut_off("a", zookeeper.host, False)
         world.run(3.0)
-        leave(world, member)
+        world.leave(member)
     assert (world.account.violations, world.account.lost) == ([], [])
 
 
@@ -280,7 +230,7 @@ def test_each_end_of_a_lease_cancels_batches_of_handlers() -> None:
                 what="it is handed over again",
             )
         world.run(20.0)
-        leave(world, member)
+        world.leave(member)
     assert (world.account.violations, world.account.lost, world.account.uncommitted) == ([], [], [])
 
 
@@ -306,7 +256,7 @@ def test_member_that_waits_for_one_partition_notices_the_loss_of_another() -> No
         world.until_shared()
         world.run(3.0)
         world.finish()
-        leave(world, member)
+        world.leave(member)
     assert (world.account.violations, world.account.lost, world.account.uncommitted) == ([], [], [])
 
 
@@ -341,9 +291,9 @@ def test_stall_with_a_commit_under_way_repeats_nothing_while_nobody_else_owns(se
         world.until_shared()
         world.run(3.0)
         world.finish()
-        leave(world, member)
+        world.leave(member)
         assert bool(zookeeper.expired) is (seconds > 10.0)
-        all_is_well(world, lease_ended=True)
+        world.account.require_each_once(lease_ended=True)
 
 
 def test_stall_with_a_commit_under_way_continues_after_what_another_member_committed() -> None:
@@ -368,13 +318,13 @@ def test_stall_with_a_commit_under_way_continues_after_what_another_member_commi
         second = world.daemon("b", {"commit": {"interval": 1.0}})
         world.kernel.until(lambda: world.owners().get(partition) == "b", 30.0, what="the other takes over")
         world.run(5.0)
-        leave(world, second)
+        world.leave(second)
         at = world.account.history(partition)[-1].offset
         network.cut_off("a", zookeeper.host, False)
         world.until_shared()
         world.run(3.0)
         world.finish()
-        leave(world, first)
+        world.leave(first)
         after = [each.offset for each in world.account.history(partition) if each.offset > at]
     account = world.account
     assert (account.violations, account.lost, account.uncommitted) == ([], [], [])
@@ -434,7 +384,7 @@ def test_member_waits_for_its_own_dead_node_while_zookeeper_restarts() -> None:
         world.run(3.0)
         assert again.failure is None
         assert len(waits(world)) == 1
-        leave(world, again)
+        world.leave(again)
     assert world.account.violations == []
 
 
@@ -450,7 +400,7 @@ def test_member_waits_for_its_own_dead_node_whose_session_lasts_longer() -> None
         assert again.failure is None
         (told,) = waits(world)
         assert f"session={session:#x}" in told
-        leave(world, again)
+        world.leave(again)
     assert world.account.violations == []
 
 
@@ -496,8 +446,8 @@ def test_member_survives_a_zookeeper_that_sheds_load(seconds: float) -> None:
         world.finish()
         assert not [what for _, _, what in world.kernel.timeline if "session_suspended" in what]
         assert (len(zookeeper.sessions), zookeeper.expired) == (1, [])
-        leave(world, member)
-    all_is_well(world, lease_ended=True)
+        world.leave(member)
+    world.account.require_each_once(lease_ended=True)
 
 
 def test_member_joins_while_zookeeper_sheds_load() -> None:
@@ -513,5 +463,5 @@ def test_member_joins_while_zookeeper_sheds_load() -> None:
         world.settle()
         world.produce_all()
         world.finish()
-        leave(world, member)
-    all_is_well(world)
+        world.leave(member)
+    world.account.require_each_once()

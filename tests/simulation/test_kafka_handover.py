@@ -6,30 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.base_world import BaseWorld
-from tests.simulation.daemon import Daemon
 from tests.simulation.kafka_broker import ERAS, Era
 from tests.simulation.kafka_world import KafkaWorld
 
 #: Real seconds; virtual ones are what counts here.
 pytestmark = pytest.mark.timeout(300)
-
-
-def all_is_well(world: BaseWorld) -> None:
-    """Everything was delivered once and committed; otherwise the whole account is shown."""
-    account = world.account
-    summary = account.summary()
-    wrong = (account.violations[:5], account.lost[:5], account.repeated[:5], account.uncommitted[:5])
-    assert summary == {**summary, "lost": 0, "repeated": 0, "uncommitted": 0, "violations": 0}, wrong
-    assert summary["messages"] > 0
-
-
-def leave(world: BaseWorld, daemon: Daemon) -> float:
-    """SIGTERM; how long the process took to end."""
-    daemon.terminate()
-    took = world.until_ended(daemon)
-    assert daemon.failure is None
-    return took
 
 
 @pytest.mark.parametrize("era", ERAS, ids=lambda era: era.name)
@@ -46,13 +27,13 @@ def test_second_member_joins_and_leaves(era: Era, initial: str) -> None:
         world.run(1.0)
         world.until_shared(20.0)
         world.run(3.0)
-        assert leave(world, second) < 5.0
+        assert world.leave(second) < 5.0
         world.until_shared(20.0)
         world.run(3.0)
         world.finish()
-        assert leave(world, first) < 5.0
+        assert world.leave(first) < 5.0
         assert not world.kafka.coordinator.members
-    all_is_well(world)
+    world.account.require_each_once()
 
 
 def test_slow_handler_ends_before_the_coordinator_goes_on_without_the_member() -> None:
@@ -70,7 +51,7 @@ def test_slow_handler_ends_before_the_coordinator_goes_on_without_the_member() -
         assert {each.member for each in world.account.hand_overs} == {"a", "b"}
         world.finish()
         assert first.alive
-        leave(world, second)
+        world.leave(second)
     assert (world.account.violations, world.account.lost) == ([], [])
 
 
@@ -82,14 +63,14 @@ def test_fixed_partitions_resume_from_their_commits_after_a_restart() -> None:
         first = world.daemon("a", settings)
         world.produce_steadily(40)
         world.run(3.0)
-        leave(world, first)
+        world.leave(first)
         world.run(1.0)
         second = world.daemon("b", settings)
         world.run(3.0)
         world.finish()
-        leave(world, second)
+        world.leave(second)
         assert not world.kafka.coordinator.members
-    all_is_well(world)
+    world.account.require_each_once()
 
 
 @pytest.mark.parametrize("partitions", [1, 100])
@@ -113,4 +94,4 @@ def test_idle_member_sets_seven_timers_a_second_whatever_it_owns(
         world.run(20.0)
         assert len(timers) <= 7 * 20
         assert len(timers) >= 20  # they are what is counted
-        assert leave(world, member) < 5.0
+        assert world.leave(member) < 5.0

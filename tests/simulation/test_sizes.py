@@ -30,15 +30,6 @@ def spent(world: World) -> Counter[str]:
     return counts
 
 
-def leave_all(world: World) -> None:
-    for daemon in world.daemons.values():
-        daemon.terminate()
-    for daemon in world.daemons.values():
-        world.until_ended(daemon)
-        assert daemon.failure is None
-    world.run(0.1)
-
-
 def registered(world: World) -> int:
     node = world.zookeeper.tree.nodes.get(ids_path(world.group))
     return 0 if node is None else len(node.children)
@@ -55,10 +46,9 @@ def test_twenty_five_members_that_start_together_claim_a_thousand_partitions_soo
         world.account.count_all()
         world.produce_all()
         world.finish()
-        leave_all(world)
-    assert lost_and_broken(world) == ([], [])
-    assert world.account.repeated == []
-    assert world.account.uncommitted == []
+        world.leave(*world.daemons.values())
+        world.run(0.1)
+    world.account.require_each_once()
 
 
 @pytest.mark.long
@@ -116,8 +106,7 @@ def test_shares_two_hundred_partitions_with_a_jvm_consumer(ours_first: bool) -> 
         world.until_shared(30.0)
         world.run(5.0)
         assert world.shares() == {"ours": 100, "theirs": 100}
-        second.terminate()
-        world.until_ended(second)
+        world.leave(second)
         world.until_shared(30.0)
         world.run(3.0)
         world.finish()
@@ -147,16 +136,14 @@ def test_group_works_on_a_server_without_multi() -> None:
         second = world.daemon("b")
         assert world.until_shared() < 5.0
         world.run(2.0)
-        second.terminate()
-        world.until_ended(second)
+        world.leave(second)
         assert world.until_shared() < 5.0
         world.run(2.0)
         world.finish()
-        leave_all(world)
+        world.leave(*world.daemons.values())
+        world.run(0.1)
         assert (
             not [kind for _, kind in world.zookeeper.requests if kind == "multi"][1:]
             or world.zookeeper.requests["a", "multi"] == 1
         )
-    assert lost_and_broken(world) == ([], [])
-    assert world.account.repeated == []
-    assert world.account.uncommitted == []
+    world.account.require_each_once()
