@@ -6,7 +6,7 @@ import asyncio
 import random
 import shutil
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -18,10 +18,8 @@ from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import Direction
 from consumerd.wire.registry.errors import NameRefusedError
 from consumerd.wire.registry.paths import check_name
+from tests.faults.conftest import ZkRig
 from tests.support.zookeeper_retry import retry
-
-if TYPE_CHECKING:
-    from tests.faults.conftest import ZkRig
 
 GET_DATA, AUTH = 4, 100
 

@@ -8,7 +8,6 @@ import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,10 +17,8 @@ from consumerd.demo.children import Child
 from consumerd.demo.errors import ZooKeeperStartError
 from consumerd.demo.ports import free_port
 from consumerd.demo.zookeeper import ZooKeeperServer, four_letter_word
+from tests.conftest import TlsFiles, ZooKeeperFactory
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
-
-if TYPE_CHECKING:
-    from tests.conftest import TlsFiles, ZooKeeperFactory
 
 pytestmark = pytest.mark.zookeeper
 

@@ -13,17 +13,14 @@ import sys
 import tarfile
 import zipfile
 from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
 from native.wheels import PLATFORMS
-
-if TYPE_CHECKING:
-    from email.message import Message
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ROOT / "build" / "wheel-tools" / "bin"

@@ -16,9 +16,9 @@ import tarfile
 import zipfile
 from collections.abc import Iterable
 from email import message_from_bytes
+from email.message import Message
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
@@ -27,9 +27,6 @@ from packaging.utils import canonicalize_name
 from consumerd import __version__
 from consumerd.base.errors import ExitCode
 from consumerd.wire.v07 import Codec, encode_message_set
-
-if TYPE_CHECKING:
-    from email.message import Message
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Rooms that work without any extra. `embedded` finds its jars and its Java when it needs them.

@@ -6,19 +6,17 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess
 from tests.support.browser import find_browser, open_browser
-
-if TYPE_CHECKING:
-    from selenium.webdriver import Chrome
 
 pytestmark = [pytest.mark.zookeeper]
 

@@ -6,7 +6,7 @@ import asyncio
 import random
 import ssl
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import trustme
@@ -17,9 +17,7 @@ from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk.errors import NoAuth, NotConnected
 from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import FaultProxy
-
-if TYPE_CHECKING:
-    from tests.conftest import TlsFiles
+from tests.conftest import TlsFiles
 
 
 def session_over(context: ssl.SSLContext | None, connect: str, **options: Any) -> Session:

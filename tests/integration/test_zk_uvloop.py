@@ -7,7 +7,7 @@ import random
 import ssl
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,7 @@ from consumerd.base.ports import SessionEvent
 from consumerd.net.zk.errors import NotConnected
 from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import FaultProxy
-
-if TYPE_CHECKING:
-    from tests.conftest import TlsFiles
+from tests.conftest import TlsFiles
 
 uvloop = pytest.importorskip("uvloop")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -22,10 +22,8 @@ from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestPartitionData
 from consumerd.wire.v08.records import encode_record_batch
+from tests.support.kafka import KafkaBroker
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 AUTHORIZERS = {

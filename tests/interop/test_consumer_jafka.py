@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.client import KazooClient
 
 from consumerd import (
     EARLIEST,
@@ -21,12 +21,8 @@ from consumerd import (
 )
 from consumerd.net.connect import connect
 from consumerd.wire.v07 import Codec, OffsetsRequest, ProduceRequest, encode_message_set
+from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
-
-    from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 

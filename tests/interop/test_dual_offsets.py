@@ -9,9 +9,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
@@ -27,9 +28,6 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import KafkaBroker, kafka_jars
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]

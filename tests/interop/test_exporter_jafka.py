@@ -7,19 +7,15 @@ import random
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.client import KazooClient
 
 from consumerd.base.clock import SystemClock
 from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
+from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 from tests.support.exporter import exporting
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
-
-    from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.timeout(180)]
 TOPIC = "events"

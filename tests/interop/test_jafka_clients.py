@@ -11,9 +11,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.client import KazooClient
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.partition import TopicPartition
@@ -24,13 +24,9 @@ from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
 from consumerd.storage.log.dump import LogEntry, read_segment
 from consumerd.wire.v07 import Codec
+from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory, JafkaProducerFactory
 from tests.support.jafka_clients import JafkaProducer
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
-
-    from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory, JafkaProducerFactory
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from kazoo.client import KazooClient
 
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import BrokerProcess
+from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 from tests.interop.jafka_group_harness import JVM_TIMES, PARTITIONS, TOPIC, MixedGroup
 from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
-
-    from tests.interop.conftest import JafkaBrokerFactory, JafkaConsumerFactory
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 

@@ -12,7 +12,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,10 +23,8 @@ from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.connect import connect
 from consumerd.wire.v07 import LATEST, Codec, OffsetsRequest, ProduceRequest, encode_message_set
+from tests.support.kafka import KafkaBroker
 from tests.support.waiting import until
-
-if TYPE_CHECKING:
-    from tests.support.kafka import KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "leaving.md"

@@ -11,10 +11,11 @@ import shutil
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from kazoo.client import KazooClient
 
 from consumerd.base.java import JavaRuntime
 from consumerd.demo.ledger import digest
@@ -47,9 +48,6 @@ from tests.interop.log_identity import (
 )
 from tests.interop.test_stored_segments import compared
 from tests.support.kafka_cluster import KafkaCluster
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 #: Seconds in which readers get what they will ever get.

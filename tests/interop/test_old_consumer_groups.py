@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, load_pem_private_key
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from cryptography.x509 import load_pem_x509_certificates
+from kazoo.client import KazooClient
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.java import JavaRuntime
@@ -33,9 +34,6 @@ from consumerd.demo.processes import clean_environment, consumerd_command
 from tests.interop.old_group_harness import DEFAULT_TIMES, OldGroup, Scene, WideGroup
 from tests.interop.zk_group import GROUP
 from tests.interop.zk_group_scenes import come_and_go, give_up_slowly
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 log = logging.getLogger(__name__)
 

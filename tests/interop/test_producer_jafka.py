@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,10 +24,8 @@ from consumerd.producer import (
     key_index,
 )
 from consumerd.wire.v07 import Codec, FetchRequest, decode_batch, decode_fetch_response
+from tests.interop.conftest import JafkaBrokerFactory
 from tests.support.jafka import JafkaBroker
-
-if TYPE_CHECKING:
-    from tests.interop.conftest import JafkaBrokerFactory
 
 pytestmark = [pytest.mark.interop]
 

@@ -13,10 +13,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import structlog
+from kazoo.client import KazooClient
 
 from consumerd import ConsumerConfig, ConsumerConnector, Plain, ProducerConfig, Scram, open_producer
 from consumerd.base.errors import BrokerError, ExitCode
@@ -40,9 +41,6 @@ from consumerd.spark.source.v08.reading import read_v08_split
 from tests.interop.secure_brokers import MECHANISMS, PASSWORD, USER, SecureBroker, make_certificates
 from tests.support.commands import Done
 from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper, pytest.mark.timeout(900)]
 EVERYDAY = "3.9.1"

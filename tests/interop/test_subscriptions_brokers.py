@@ -7,9 +7,10 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
@@ -18,9 +19,6 @@ from consumerd.demo.processes import DaemonProcess
 from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.producer.v08.producer import V08Producer
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 #: Fails for each payload as often as that says, in all topics together, and prints the rest with their times.
 FAILING = """

@@ -8,10 +8,11 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import structlog
+from kazoo.client import KazooClient
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.java import JavaRuntime, MissingRuntimeError
@@ -30,9 +31,6 @@ from tests.support.exporter import exporting
 from tests.support.jafka import java_command
 from tests.support.kafka import RELEASES, KafkaRelease, kafka_jars
 from tests.support.maven import fetch_jars
-
-if TYPE_CHECKING:
-    from kazoo.client import KazooClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 GROUP, TOPIC = "g", "events"

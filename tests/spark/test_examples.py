@@ -11,18 +11,16 @@ from importlib import util
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyspark
 import pytest
 from pyarrow import parquet
+from pyspark.sql import SparkSession
 
 from consumerd.base.java import JavaRuntime
 from consumerd.spark.session import prepare_java
 from consumerd.wire.v07 import Codec, encode_message_set
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SCRIPT = EXAMPLES / "spark-archive" / "top_words.py"

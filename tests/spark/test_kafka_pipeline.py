@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.spark.land import land
@@ -22,9 +23,6 @@ from consumerd.spark.tables import open_table
 from tests.spark.test_spark_docs import run
 from tests.support.kafka import KafkaBroker
 from tests.support.lake_tables import change_batch
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 Sent = dict[tuple[str, int, int], tuple[bytes | None, bytes | None]]

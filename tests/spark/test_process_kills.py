@@ -21,11 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.demo.processes import clean_environment
@@ -36,9 +37,6 @@ from consumerd.wire.compression import Codec
 from consumerd.wire.v07 import encode_message_set
 from tests.support.lake_tables import rows_of
 from tests.support.spark_jvm import QUICK_JVM
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.kill, pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import MapType
 
@@ -23,9 +24,6 @@ from consumerd.spark.spec import PipelineSpec
 from consumerd.wire.v07 import encode_message_set
 from tests.spark.test_decode import SPEC, generated
 from tests.unit.spark.lake.test_land import InlinePool
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 @pytest.fixture(autouse=True)

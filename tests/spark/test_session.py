@@ -9,17 +9,15 @@ import sysconfig
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from consumerd.spark.failures import SparkFailedError, declared_errors
 from consumerd.spark.session import LAUNCHER_HOME, build_session
 from consumerd.spark.source.errors import DataLossError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LOOK = """
 import json, os, sys, tempfile

@@ -8,18 +8,16 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from consumerd.spark.source.v07.commits import commit_offsets
 from consumerd.testing.brokers import LoopbackBroker
 from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.compression import Codec
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Rows = list[tuple[str, str, int, int, bytes]]
 COLUMNS = ("topic", "broker_partition", "offset", "index", "value")

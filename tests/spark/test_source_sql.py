@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from consumerd.wire.v07 import encode_message_set
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 LINES = 20
 

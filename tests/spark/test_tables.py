@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError, NotFoundError
@@ -15,12 +15,8 @@ from consumerd.spark.tables import open_table
 from consumerd.spark.tables.convert import convert_pipeline
 from consumerd.spark.tables.errors import TableOwnedError, TablePathError, TableSchemaError
 from consumerd.spark.tables.files import HadoopFiles
+from consumerd.spark.tables.table import BatchTable
 from tests.support.lake_tables import WRITER, merged_name, write_earlier_table, write_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from consumerd.spark.tables.table import BatchTable
 
 
 def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:

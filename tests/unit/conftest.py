@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,6 +18,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.net.connect import Connection, connect
 from consumerd.net.connection import ConnectionSettings
 from consumerd.operate.admin.logs import BrokerLogs
+from consumerd.storage.broker.server import Broker
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.values import RegisteredBroker as Registered
 from consumerd.wire.v07 import (
@@ -28,9 +29,6 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
     encode_message_set,
 )
-
-if TYPE_CHECKING:
-    from consumerd.storage.broker.server import Broker
 
 
 async def quick(host: str, port: int) -> Connection:

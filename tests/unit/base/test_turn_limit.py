@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextvars import Context
+from typing import Any
 
 import pytest
 
 from consumerd.base.turns import TurnLimit
-
-if TYPE_CHECKING:
-    from contextvars import Context
 
 
 class Turns:

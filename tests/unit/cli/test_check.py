@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-
-if TYPE_CHECKING:
-    import pytest
 
 LEVELS = "one of debug, info, warning, error."
 WRONG = """\

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -14,12 +13,10 @@ from consumerd.cli.session import connector
 from consumerd.demo.ports import free_port
 from consumerd.operate.admin.group_source import V07Groups
 from consumerd.operate.admin.lag import GroupLag, read_lags
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.v07 import Codec
+from tests.unit.cli.conftest import Command
 from tests.unit.conftest import Cluster
-
-if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-    from tests.unit.cli.conftest import Command
 
 T0, T1 = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)
 

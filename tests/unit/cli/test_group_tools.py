@@ -5,16 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.testing.memory_broker import MemoryBroker
-
-if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-    from tests.unit.cli.conftest import Command
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from tests.unit.cli.conftest import Command
 
 A, B = 0xA, 0xB
 

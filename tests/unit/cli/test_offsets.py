@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,10 +14,8 @@ from consumerd.cli.offsets_input import parse_duration
 from consumerd.net.zk.errors import NoAuth
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.v07 import Codec
+from tests.unit.cli.conftest import Command
 from tests.unit.conftest import Cluster
-
-if TYPE_CHECKING:
-    from tests.unit.cli.conftest import Command
 
 A = 0xA
 

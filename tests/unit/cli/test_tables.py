@@ -1,13 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
+import pytest
 
 from consumerd.cli.tables import printable, show_rows
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_escapes_control_characters() -> None:

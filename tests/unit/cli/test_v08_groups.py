@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
 from consumerd.group.assignors import java_hash
-
-if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-    from tests.unit.cli.conftest import Command
+from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from tests.unit.cli.conftest import Command
 
 MEMBER = '{"version":1,"subscription":{"t":%d},"pattern":"static","timestamp":"1"}'
 OLD_BROKER = b"vm-1:127.0.0.1:9"

@@ -6,14 +6,12 @@ import io
 import json
 import runpy
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumerd.demo import early_spark
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

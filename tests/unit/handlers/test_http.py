@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import structlog
@@ -31,11 +31,8 @@ from consumerd.handlers import (
 from consumerd.handlers.builtin.http import HttpRejectedError, HttpRequestError, idempotency_key, retry_after
 from consumerd.handlers.secrets import HIDDEN, shown_options
 from consumerd.handlers.sparse_content import SparseContent
+from tests.conftest import TlsFiles
 from tests.support.receiver import OncePerKey, Receiver
-
-if TYPE_CHECKING:
-    from tests.conftest import TlsFiles
-
 
 MakeBatch = Callable[..., Batch]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,11 +11,8 @@ from consumerd.base.errors import ConfigError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.errors import ConnectError
 from consumerd.storage.broker.errors import ListenError
-from consumerd.testing import BrokerFactory, Codec, HarnessError
+from consumerd.testing import BrokerFactory, Codec, HarnessError, LoopbackBroker
 from consumerd.wire.errors import InvalidTopicError
-
-if TYPE_CHECKING:
-    from consumerd.testing import LoopbackBroker
 
 
 def test_stores_what_is_produced(consumerd_broker: LoopbackBroker) -> None:

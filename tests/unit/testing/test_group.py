@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
 from consumerd.base.errors import HandlerFailedError, HandlerLoadError
 from consumerd.handlers import Batch, HandlerContext, Message, RetryPolicy, message_handler
-from consumerd.testing import Codec, HarnessError
-
-if TYPE_CHECKING:
-    from consumerd.testing import MemoryGroup
+from consumerd.testing import Codec, HarnessError, MemoryGroup
 
 
 class Sink:

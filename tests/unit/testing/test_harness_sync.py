@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from consumerd.handlers import Batch, HandlerContext
-    from consumerd.testing import CoroutineRunner, HandlerFactory
+from consumerd.handlers import Batch, HandlerContext
+from consumerd.testing import CoroutineRunner, HandlerFactory
 
 
 def test_runs_on_one_loop_between_calls(consumerd_handler: HandlerFactory, consumerd_run: CoroutineRunner) -> None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-from consumerd.testing import Direction, LoopbackProxy, ProxyFactory
-
-if TYPE_CHECKING:
-    from consumerd.testing import LoopbackBroker
+from consumerd.testing import Direction, LoopbackBroker, LoopbackProxy, ProxyFactory
 
 #: A FETCH of zero bytes of topic t, and its answer.
 REQUEST = bytes.fromhex("00000015 0001 0001 74 00000000 0000000000000000 00000000")

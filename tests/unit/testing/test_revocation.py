@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
+from consumerd.handlers import Batch
 from consumerd.testing import ContractError, HandlerFactory, HarnessError
-
-if TYPE_CHECKING:
-    from consumerd.handlers import Batch
 
 
 class Stuck:

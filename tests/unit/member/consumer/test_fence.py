@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.group.coordinated import CoordinatedMember
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease, GroupLease
 from consumerd.testing import FakeClock
-
-if TYPE_CHECKING:
-    from consumerd.group.coordinated import CoordinatedMember
 
 
 @dataclass

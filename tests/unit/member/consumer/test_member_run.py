@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 
 from consumerd.base.errors import ConsumerdError, ZooKeeperError
+from consumerd.member.consumer.consumer import GroupConsumer
 from consumerd.member.consumer.member_run import MemberRun
+from consumerd.net.zk.session import Session as ZooKeeperSession
 from tests.support.waiting import turns
-
-if TYPE_CHECKING:
-    from consumerd.member.consumer.consumer import GroupConsumer
-    from consumerd.net.zk.session import Session as ZooKeeperSession
 
 
 class Consumer:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from consumerd.base.partition import TopicPartition
+from consumerd.handlers import Batch, Handler, HandlerContext
 from consumerd.member.consumer.sinks import PlainHandler
-
-if TYPE_CHECKING:
-    from consumerd.handlers import Batch, Handler, HandlerContext
 
 
 class Recording:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from consumerd.base.errors import BrokerError
+from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.base.partition import LogId, TopicPartition
-from consumerd.base.ports import Create, Delete, SetData
+from consumerd.base.ports import Create, Delete, NodeStat, Operation, SetData
 from consumerd.member.offsets.metadata import OffsetNotes
 from consumerd.member.offsets.store import (
     LATE_COMMIT_MS,
@@ -33,12 +34,6 @@ from consumerd.net.zk.errors import (
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
-
-    from consumerd.base.errors import ZooKeeperError
-    from consumerd.base.ports import NodeStat, Operation
 
 GROUP = "g"
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.net.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
 from consumerd.testing.clock import FakeClock
-from consumerd.testing.memory_zookeeper import MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import DialectError
-
-if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemorySession
 
 OLD_BROKER = b"host-1:host:9092"
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from consumerd.base.errors import BrokerError
 from consumerd.net.cluster.topic_nodes import TopicNodes
 from consumerd.testing.clock import FakeClock
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.paths import topic_path
-
-if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 
 async def test_tells_a_topic_that_was_created_again(server: MemoryZooKeeper, zk: MemorySession) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -10,12 +9,10 @@ from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.view import ClusterView
 from consumerd.net.cluster.view_v08 import V08ClusterView
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.errors import DialectError
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.values import RegisteredBroker
-
-if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 NEW_BROKER = b'{"jmx_port":-1,"host":"127.0.0.1","version":1,"port":19151}'
 

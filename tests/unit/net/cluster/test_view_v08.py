@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -12,10 +11,8 @@ from structlog.testing import capture_logs
 from consumerd.base.partition import TopicPartition
 from consumerd.group.assignors import range_owners
 from consumerd.net.cluster.view_v08 import PartitionView, V08ClusterView
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
-
-if TYPE_CHECKING:
-    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 
 @pytest.fixture

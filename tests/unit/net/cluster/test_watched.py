@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import NotConnected
 from consumerd.testing.clock import FakeClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 
 class Counted:

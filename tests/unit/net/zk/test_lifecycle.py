@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.ports import SessionEvent, SessionState
 from consumerd.net.zk.connect_string import ZooKeeperHost
+from consumerd.net.zk.connection import ZooKeeperConnection
 from consumerd.net.zk.errors import AuthFailed, NotConnected, SessionChanged
 from consumerd.net.zk.lifecycle import NO_PASSWORD, SessionLifecycle
 from consumerd.net.zk.watches import WatchTable
-
-if TYPE_CHECKING:
-    from consumerd.net.zk.connection import ZooKeeperConnection
 
 NEW, RECONNECTED, SUSPENDED, EXPIRED = (
     SessionEvent.NEW,

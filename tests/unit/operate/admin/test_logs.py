@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from consumerd.base.errors import BrokerError
@@ -11,9 +9,7 @@ from consumerd.member.fetch.v07.boundaries import SearchReach, begins_message, b
 from consumerd.operate.admin.logs import LogRange, LookupFailure, OffsetAtTime, OffsetsQuery
 from consumerd.wire.registry.values import RegisteredBroker as Registered
 from consumerd.wire.v07 import LATEST, Codec, encode_message_set
-
-if TYPE_CHECKING:
-    from tests.unit.conftest import Cluster
+from tests.unit.conftest import Cluster
 
 T = TopicPartition("t", 0, 0)
 

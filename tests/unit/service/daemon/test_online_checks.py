@@ -6,7 +6,7 @@ import asyncio
 import random
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -28,10 +28,7 @@ from consumerd.service.daemon.permission_checks import require_nodes
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.v08 import apis
 from tests.faults.hostile_kafka import TOPIC, HostileKafka
-
-if TYPE_CHECKING:
-    from tests.unit.conftest import Cluster
-
+from tests.unit.conftest import Cluster
 
 UNKNOWN_MEMBER_ID, TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED = 25, 29, 30
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -16,9 +15,6 @@ from consumerd.member.consumer.stats import ConsumerStats, Rebalance
 from consumerd.service.daemon.tracing import MOST_LINKS, MemberSpans, TracedHandler, links
 from consumerd.wire.v07 import decode_batch, encode_message_set
 from consumerd.wire.v08.records import decode_records, encode_record_batch
-
-if TYPE_CHECKING:
-    from opentelemetry import trace
 
 OLD, NEW = TopicPartition("t", 0, 2), TopicPartition("t", NO_BROKER, 1)
 TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331

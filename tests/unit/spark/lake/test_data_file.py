@@ -7,7 +7,8 @@ import math
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -21,9 +22,6 @@ from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.seen import OffsetStretch, SeenPartition
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MESSAGES = pa.schema(
     [

@@ -6,16 +6,14 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+
+import pytest
 
 from consumerd.spark.progress import BatchProgress, ProgressHistory
 from consumerd.spark.reconcile_result import LogStretch, LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.report.facts import EventFacts, GroupFacts, LandedInterval, QuarantineFacts, ReportFacts
 from consumerd.spark.report.page import MAX_PARTITIONS, render, step_rows
 from consumerd.spark.step_history import StepRun
-
-if TYPE_CHECKING:
-    import pytest
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 FETCHING = {"src", "srcset", "href", "data", "action", "formaction", "poster", "background"}

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING
+
+import pytest
 
 import pyspark_consumerd
 from consumerd.spark.source.datasource import ConsumerdDataSource
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_spark_finds_the_source() -> None:

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,12 +17,9 @@ from hypothesis import strategies as st
 
 from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
 from consumerd.spark.source.v07.client import BrokerClient
+from consumerd.testing.brokers import LoopbackBroker
 from consumerd.wire.v07 import EARLIEST, LATEST, ErrorCode, FetchRequest, FetchResponse, OffsetsRequest, OffsetsResponse
 from consumerd.wire.v07 import decode_request as decode
-
-if TYPE_CHECKING:
-    from consumerd.testing.brokers import LoopbackBroker
-
 
 Answer = Callable[[socket.socket], object]
 

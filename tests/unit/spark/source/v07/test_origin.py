@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,11 +19,9 @@ from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.split import BrokerRange, V07Split
+from consumerd.testing.brokers import LoopbackBroker
 from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.compression import Codec
-
-if TYPE_CHECKING:
-    from consumerd.testing.brokers import LoopbackBroker
 
 
 @pytest.fixture
