@@ -187,21 +187,6 @@ async def test_unclaimed_store_writes_only_unclaimed_partitions(server: MemoryZo
         assert server.tree.data(offset_path(GROUP, B)) == b"6"
 
 
-async def test_reports_forbidden_zookeeper_write(zk: MemorySession) -> None:
-
-    class Forbidding:
-        def __getattr__(self, name: str) -> object:
-            return getattr(zk, name)
-
-        async def multi(self, operations: object, *, session_id: int) -> None:
-            from consumerd.net.zk.errors import MultiFailed
-
-            raise MultiFailed(0, NoAuth("/consumers/g/owners/t/0"))
-
-    with pytest.raises(NoAuth):
-        await UnclaimedZooKeeperOffsetStore(Forbidding(), GROUP).commit({A: 1}, session_id=-1)  # type: ignore[arg-type]
-
-
 async def test_chooses_store_by_name() -> None:
     async with MemoryZooKeeper().session() as zk:
         client = object()
