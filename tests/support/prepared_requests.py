@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Self
 
 from consumerd.net.client.channel import PreparedRequest
+from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.wire.v08 import decode_request
 from consumerd.wire.v08.schema import NO_UUID, Api
 
@@ -45,3 +46,36 @@ class Posting:
 
         asyncio.ensure_future(self.call(api, body, **options)).add_done_callback(settled)
         return True
+
+
+def client_settings() -> SimpleNamespace:
+    """What a producer reads of a client's settings."""
+    return SimpleNamespace(
+        max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(socket_timeout=5.0)
+    )
+
+
+def one_broker(partitions: int) -> ClusterMetadata:
+    """The metadata of one broker that leads a topic `t`."""
+    parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(partitions)}
+    return ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
+
+
+class OneBroker(Posting):
+    """A client of one broker, which leads a topic `t`, and the channel to it."""
+
+    def __init__(self, partitions: int, *, idempotent: bool = False) -> None:
+        self.settings = client_settings()
+        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: idempotent)
+        self.address = "memory:1"
+        self.metadata = one_broker(partitions)
+
+    def known_leader(self, topic: str, partition: int) -> Node:
+        """The broker."""
+        node = self.metadata.leader(topic, partition)
+        assert node is not None
+        return node
+
+    async def node_channel(self, node_id: int) -> Self:
+        """The channel."""
+        return self

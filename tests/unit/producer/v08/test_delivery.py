@@ -19,7 +19,6 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.client.errors import BrokerRefusedError, RequestTooLargeError, error_of
-from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
@@ -34,24 +33,18 @@ from consumerd.wire.v08.messages import decode_request, encode_request
 from consumerd.wire.v08.produce_template import ProduceTemplate
 from consumerd.wire.v08.records import RecordCodec, decode_records
 from consumerd.wire.v08.schema import Api
-from tests.support.prepared_requests import Posting, request_body
+from tests.support.prepared_requests import OneBroker, Posting, request_body
 
 #: The position of producer id, epoch and first sequence number in a record batch.
 NUMBERS = struct.Struct(">qhi"), 43
 
 
-class CountingBroker(Posting):
+class CountingBroker(OneBroker):
     """Client and channel in one: a broker that takes a producer's messages in the order of their numbers."""
 
     def __init__(self) -> None:
-        self.settings = SimpleNamespace(
-            max_request_bytes=1 << 20, retry_backoff_min=0.001, connection=SimpleNamespace(socket_timeout=5.0)
-        )
-        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: True)
-        self.address = "memory:1"
-        self.metadata = ClusterMetadata(
-            {0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, {0: PartitionMetadata(0, 0, (0,), (0,), 0)})}
-        )
+        super().__init__(1, idempotent=True)
+        self.settings.retry_backoff_min = 0.001
         self.log: list[bytes | None] = []
         #: Producer id -> the next number.
         self.expected: dict[int, int] = {}
@@ -61,12 +54,6 @@ class CountingBroker(Posting):
         #: Hooks that run before and after a request is carried out.
         self.before: Callable[[Api[Any, Any]], int | None] = lambda _: None
         self.after: Callable[[Api[Any, Any]], None] = lambda _: None
-
-    def known_leader(self, topic: str, partition: int) -> Node:
-        return self.metadata.nodes[0]
-
-    async def node_channel(self, node_id: int) -> CountingBroker:
-        return self
 
     async def call(self, api: Api[Any, Any], body: dict[str, Any], *, timeout: float = 0, **_: Any) -> dict[str, Any]:
         body = request_body(api, body)

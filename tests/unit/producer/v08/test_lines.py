@@ -7,7 +7,6 @@ import os
 import random
 from collections import defaultdict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,40 +15,27 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import explain
 from consumerd.net.client.errors import BrokerRefusedError
-from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.lines import LineReader
 from consumerd.producer.v08.lines import LinePlan, LineSender
 from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
-from tests.support.prepared_requests import Posting, request_body
+from tests.support.prepared_requests import OneBroker, request_body
 
 PARTITIONS = 3
 TOO_LARGE, NOT_ALLOWED = 10, 29
 
 
-class MemoryBroker(Posting):
+class MemoryBroker(OneBroker):
     """A client of one broker, which answers batches that have the payload `bad` with `code`, once `taking` is set."""
 
     def __init__(self, code: int = 0, bad: bytes | None = None) -> None:
-        self.settings = SimpleNamespace(
-            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(socket_timeout=5.0)
-        )
-        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: False)
-        self.address = "memory:1"
+        super().__init__(PARTITIONS)
         self.log: defaultdict[int, list[Record]] = defaultdict(list)
         self.taking = asyncio.Event()
         self.taking.set()
-        parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(PARTITIONS)}
-        self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
         self._code, self._bad = code, bad
-
-    def known_leader(self, topic: str, partition: int) -> Node:
-        return self.metadata.nodes[0]
-
-    async def node_channel(self, node_id: int) -> MemoryBroker:
-        return self
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         body = request_body(api, body)

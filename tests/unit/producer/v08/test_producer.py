@@ -22,21 +22,17 @@ from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
-from tests.support.prepared_requests import Posting, request_body
+from tests.support.prepared_requests import OneBroker, one_broker, request_body
 
 pytestmark = [pytest.mark.usefixtures("either_codec")]
 PARTITIONS = 3
 
 
-class MemoryCluster(Posting):
+class MemoryCluster(OneBroker):
     """A client of one broker, which takes batches while `taking` is set."""
 
     def __init__(self) -> None:
-        self.settings = SimpleNamespace(
-            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(socket_timeout=5.0)
-        )
-        self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: False)
-        self.address = "memory:1"
+        super().__init__(PARTITIONS)
         self.taking = asyncio.Event()
         self.taking.set()
         #: A request is here.
@@ -47,22 +43,13 @@ class MemoryCluster(Posting):
 
     def learn(self) -> None:
         """Read the metadata of the cluster again."""
-        parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(PARTITIONS)}
-        self.metadata = ClusterMetadata({0: Node(0, "memory", 1)}, {"t": TopicMetadata(0, parts)})
+        self.metadata = one_broker(PARTITIONS)
 
     def add_topics(self, *names: str) -> None:
         """Have more topics, with the same partitions. Messages to them cannot be sent."""
         parts = self.metadata.topics["t"].partitions
         topics = {name: TopicMetadata(0, parts) for name in ("t", *names)}
         self.metadata = ClusterMetadata(self.metadata.nodes, topics)
-
-    def known_leader(self, topic: str, partition: int) -> Node:
-        node = self.metadata.leader(topic, partition)
-        assert node is not None
-        return node
-
-    async def node_channel(self, node_id: int) -> MemoryCluster:
-        return self
 
     async def call(self, api: Any, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         body = request_body(api, body)
@@ -485,8 +472,7 @@ async def test_messages_follow_new_metadata_of_their_topic() -> None:
     async with producer(cluster) as ours:
         with pytest.raises(BrokerError, match="3 partitions"):
             await ours.send("t", b"x", partition=3)
-        parts = {n: PartitionMetadata(0, 0, (0,), (0,), 0) for n in range(4)}
-        cluster.metadata = ClusterMetadata(cluster.metadata.nodes, {"t": TopicMetadata(0, parts)})
+        cluster.metadata = one_broker(4)
         await (await ours.send("t", b"x", partition=3))
     assert [record.payload for record in cluster.log[3]] == [b"x"]
 

@@ -37,7 +37,7 @@ from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import decode_records
 from consumerd.wire.v08.schema import NO_UUID, Api
 from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
-from tests.support.prepared_requests import Posting, request_body
+from tests.support.prepared_requests import Posting, client_settings, request_body
 from tests.support.waiting import cancel, turns
 
 
@@ -64,9 +64,7 @@ class Brokers:
     def __init__(
         self, brokers: int = 1, partitions: int = 4, topics: Iterable[str] = ("t",), *, idempotent: bool = False
     ) -> None:
-        self.settings = SimpleNamespace(
-            max_request_bytes=1 << 20, retry_backoff_min=0.01, connection=SimpleNamespace(socket_timeout=5.0)
-        )
+        self.settings = client_settings()
         self.versions = SimpleNamespace(pick=lambda *_, **__: 9, has=lambda _: idempotent)
         #: Producer ids that were requested.
         self.ids = 0
