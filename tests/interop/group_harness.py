@@ -34,6 +34,7 @@ from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import KafkaBroker, KafkaRelease, kafka_jars
+from tests.support.topics import create_and_lead
 
 TOPIC, GROUP, PARTITIONS = "events", "group", 6
 SESSION_TIMEOUT = 6.0
@@ -86,12 +87,7 @@ class Group:
     # -- input
 
     async def create(self, topic: str = TOPIC) -> None:
-        async def led() -> None:
-            await self.client.refresh([topic], create=True)
-            for number in range(PARTITIONS):
-                await self.client.leader(topic, number)
-
-        await self.client.retrying("create the topic", led)
+        await create_and_lead(self.client, topic, PARTITIONS)
 
     async def close(self) -> None:
         """End all that runs, also after a test that was skipped or failed on the way."""

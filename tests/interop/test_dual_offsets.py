@@ -28,6 +28,7 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import KafkaBroker, kafka_jars
+from tests.support.topics import create_and_lead
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(2)]
@@ -54,13 +55,7 @@ class Scene:
 
     async def produce(self, count: int) -> None:
         """`count` messages to each partition; their texts are numbers."""
-
-        async def led() -> None:
-            await self.client.refresh(["events"], create=True)
-            for place in PLACES:
-                await self.client.leader("events", place.partition)
-
-        await self.client.retrying("create the topic", led)
+        await create_and_lead(self.client, partitions=len(PLACES))
         settings = V08ProducerSettings()
         async with V08Producer(self.client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
             for number in range(self.produced, self.produced + count):

@@ -31,6 +31,7 @@ from consumerd.wire.v08.message_types import ProduceRequest
 from consumerd.wire.v08.records import Record, RecordCodec, encode_message_set, encode_record_batch
 from consumerd.wire.v08.schema import NO_UUID
 from tests.support.kafka import RELEASES, SHORT_SESSION, KafkaBroker
+from tests.support.topics import create_and_lead
 
 pytestmark = pytest.mark.interop
 EVERYDAY = ("0.8.2.2", "0.10.1.1", "3.9.1")
@@ -77,11 +78,7 @@ class Cluster:
         self.lane = Lane(PLACE, ByteBudget(64 << 20), max_bytes=16 << 20)
 
     async def create(self) -> None:
-        async def led() -> object:
-            await self.client.refresh(["events"], create=True)
-            return await self.client.leader("events", 0)
-
-        await self.client.retrying("create the topic", led)
+        await create_and_lead(self.client)
 
     async def produce(self, payloads: Sequence[bytes], codec: RecordCodec, magic: int) -> None:
         channel = await self.client.node_channel(self.broker.broker_id)

@@ -28,6 +28,7 @@ from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.registry.paths import id_path
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.registry.v08.subscription import format_subscription_v08
+from tests.support.topics import create_and_lead
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 PLACES = [TopicPartition.numbered("events", number) for number in range(3)]
@@ -51,13 +52,7 @@ async def run_command(directory: Path, *arguments: str) -> subprocess.CompletedP
 
 async def produce(client: ClusterClient, count: int) -> None:
     """`count` messages to each of the places; creates the topic."""
-
-    async def led() -> None:
-        await client.refresh(["events"], create=True)
-        for place in PLACES:
-            await client.leader("events", place.partition)
-
-    await client.retrying("create the topic", led)
+    await create_and_lead(client, partitions=len(PLACES))
     settings = V08ProducerSettings()
     async with V08Producer(client, settings, clock=SystemClock(), rng=random.Random(1)) as producer:
         for number in range(count):

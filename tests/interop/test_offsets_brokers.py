@@ -22,6 +22,7 @@ from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import owner_path
 from consumerd.wire.v08 import NO_UUID
 from tests.support.kafka import RELEASES
+from tests.support.topics import create_and_lead
 
 pytestmark = pytest.mark.interop
 PLACE = TopicPartition.numbered("events", 0)
@@ -45,12 +46,7 @@ class Nobody:
 async def test_reads_back_commits_and_rejects_other_members(version: str, kafka: Any, cluster_client: Any) -> None:
     broker = await kafka(version)
     async with cluster_client(broker) as client:
-
-        async def led() -> object:
-            await client.refresh(["events"], create=True)
-            return await client.leader("events", 1)
-
-        await client.retrying("create the topic", led)
+        await create_and_lead(client, partitions=2)
         await client.retrying("find the coordinator", lambda: client.coordinator("group"))
         named_by_id = client.known_topic_id("events") != NO_UUID
         assert named_by_id is (RELEASES[version].number >= (2, 8))  # since 4.2 offsets are read by it
@@ -99,12 +95,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         cluster_client(broker) as client,
         Session(zk_root, clock=SystemClock(), rng=random.Random(1)) as session,
     ):
-
-        async def led() -> object:
-            await client.refresh(["events"], create=True)
-            return await client.leader("events", 1)
-
-        await client.retrying("create the topic", led)
+        await create_and_lead(client, partitions=2)
         await client.retrying("find the coordinator", lambda: client.coordinator("group"))
         await session.create_ephemeral(owner_path("group", PLACE), b"group_me-0", wait=1)
         store = make_store(OffsetSettings(storage="both"), "group", client=client, zk=session, claimed=True)
@@ -142,12 +133,7 @@ async def test_unchanged_offset_does_not_expire_while_its_daemon_runs(
     """Brokers before 2.1 forget by age alone, and later ones do so where the group has no members, as here."""
     broker = await kafka("0.10.1.1", config={"offsets.retention.check.interval.ms": 300})
     async with cluster_client(broker) as client:
-
-        async def led() -> object:
-            await client.refresh(["events"], create=True)
-            return await client.leader("events", 0)
-
-        await client.retrying("create the topic", led)
+        await create_and_lead(client)
         await client.retrying("find the coordinator", lambda: client.coordinator("group"))
         store = KafkaOffsetStore(client, "group")
 

@@ -16,7 +16,6 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.ports import SaslMechanism
 from consumerd.demo.ports import free_port
 from consumerd.net.client.cluster import ClusterClient
-from consumerd.net.client.errors import AuthenticationError
 from consumerd.net.client.opening import ChannelOpener
 from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.net.client.settings import ClientSettings
@@ -77,50 +76,3 @@ async def test_authenticates_with_plain_to_brokers_of_zookeeper(version: str, ka
     async with client_at(plain, lambda: Plain("alice", "wonder land")) as client:
         with pytest.raises(BrokerError, match="is this its SASL listener"):
             await client.refresh()
-
-
-@pytest.mark.long  # test_secure_brokers has the same every day
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.0"])
-async def test_authenticates_with_scram_and_plain_over_tls(version: str, kafka: Any, tls_files: Any) -> None:
-    secure, plain = free_port(), free_port()
-    users = [
-        part
-        for name in ("SCRAM-SHA-256", "SCRAM-SHA-512")
-        for part in ("--add-scram", f"{name}=[name=alice,password=wonder-land]")
-    ]
-    controller = free_port()
-    config = {
-        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secure},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_SSL://127.0.0.1:{secure}",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": JAAS.format("plain.PlainLoginModule", 'user_alice="p"'),
-        "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": JAAS.format("scram.ScramLoginModule", ""),
-        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": JAAS.format("scram.ScramLoginModule", ""),
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(tls_files.zookeeper.key_store),
-    }
-    await kafka(version, port=plain, config=config, format_options=users)
-    trusting = ssl.create_default_context(cafile=tls_files.authority)
-    for name in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
-        async with client_at(secure, functools.partial(Scram, name, "alice", "wonder-land"), trusting) as client:
-            assert (await client.refresh()).nodes[1].port == secure
-        async with client_at(secure, functools.partial(Scram, name, "alice", "wrong"), trusting) as client:
-            with pytest.raises(BrokerError, match="refuses the authentication"):
-                await client.refresh()
-    async with client_at(secure, lambda: Plain("alice", "p"), trusting) as client:
-        await client.refresh()
-    async with client_at(secure, lambda: Plain("alice", "p"), ssl.create_default_context()) as client:
-        with pytest.raises(BrokerError, match="certificate"):
-            await client.refresh()
-
-
-def test_rejects_a_server_that_does_not_know_the_password() -> None:
-    mechanism = Scram("SCRAM-SHA-256", "alice", "x")
-    nonce = mechanism.first("broker").decode().rpartition("r=")[2]
-    assert mechanism.respond(f"r={nonce}more,s=QSXCR+Q6sek8bf92,i=4096".encode()) is not None
-    with pytest.raises(AuthenticationError, match="did not prove that it knows the password"):
-        mechanism.respond(b"v=rmF9pqV8S7suAoZWja4dJRkFsKQ=")
-    with pytest.raises(AuthenticationError, match="did not prove"):
-        Scram("SCRAM-SHA-512", "alice", "x").respond(b"\xff\xff")

@@ -33,7 +33,7 @@ from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.message_types import ProduceRequest
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 from tests.support.kafka import RELEASES, SHORT_SESSION
-from tests.support.topics import create_topic, recreate_topic
+from tests.support.topics import create_and_lead, create_topic, recreate_topic
 
 pytestmark = [pytest.mark.interop]
 EVERYDAY = ("0.8.2.2", "3.9.1")
@@ -50,14 +50,6 @@ def formats_of(version: str) -> list[tuple[int, RecordCodec]]:
     return [
         (magic, codec) for magic in magics for codec in codecs + [RecordCodec.ZSTD] * (magic == 2 and number >= (2, 1))
     ]
-
-
-async def create(client: ClusterClient) -> None:
-    async def led() -> object:
-        await client.refresh(["events"], create=True)
-        return await client.leader("events", 0)
-
-    await client.retrying("create the topic", led)
 
 
 async def produce(client: ClusterClient, magic: int, codec: RecordCodec, payloads: list[bytes | None]) -> None:
@@ -151,7 +143,7 @@ async def test_reads_every_format_and_codec_split_anywhere(version: str, kafka: 
     old = RELEASES[version].number < (0, 10)
     expected: list[dict[str, Any]] = []
     async with cluster_client(broker) as client:
-        await create(client)
+        await create_and_lead(client)
         for magic, codec in formats_of(version):
             payloads: list[bytes | None] = [b"%03d of magic %d" % (n, magic) * 3 for n in range(50)]
             payloads[-1] = None
@@ -212,7 +204,7 @@ async def test_writes_offsets_for_lag_tools_into_a_group_without_members(kafka: 
     place = BootstrapLocation((("127.0.0.1", broker.port),))
     partition = TopicPartition.numbered("events", 0)
     async with cluster_client(broker) as client:
-        await create(client)
+        await create_and_lead(client)
         await produce(client, 2, RecordCodec.NONE, [b"a", b"b", b"c"])
         ours = V08Committer(place, "ours", 20)
         await asyncio.to_thread(ours.check)
@@ -234,7 +226,7 @@ async def test_writes_offsets_for_lag_tools_into_a_group_without_members(kafka: 
 async def test_task_continues_after_a_broker_restart(kafka: Any, cluster_client: Any) -> None:
     broker = await kafka("3.9.1", config=SHORT_SESSION)
     async with cluster_client(broker) as client:
-        await create(client)
+        await create_and_lead(client)
         for number in range(4):
             await produce(client, 2, RecordCodec.SNAPPY, [b"%d" % number] * 50)
     (split,) = await asyncio.to_thread(planned, broker.port)
@@ -261,7 +253,7 @@ async def test_authenticates_with_raw_sasl_tokens(kafka: Any, cluster_client: An
         "0.10.1.1", jvm=[f"-Djava.security.auth.login.config={login}"], port=plain, config=config
     )  # fmt: skip
     async with cluster_client(broker) as client:
-        await create(client)
+        await create_and_lead(client)
         await produce(client, 1, RecordCodec.GZIP, [b"a", b"b"])
     await check_login(
         secure, plain, "SASL_PLAINTEXT", tmp_path, "closed the connection during authentication with PLAIN: .* is alice"
@@ -282,7 +274,7 @@ async def test_authenticates_over_tls(kafka: Any, cluster_client: Any, tls_files
     }
     broker = await kafka("3.9.1", port=plain, config=config)
     async with cluster_client(broker) as client:
-        await create(client)
+        await create_and_lead(client)
         await produce(client, 2, RecordCodec.ZSTD, [b"a", b"b"])
     trusting = {"kafka.ssl.ca.location": tls_files.authority}
     await check_login(

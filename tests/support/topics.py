@@ -9,8 +9,21 @@ from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import KafkaException, NewTopic
 
+from consumerd.net.client.cluster import ClusterClient
+
 #: librdkafka prints ids in base64, Kafka's own tools in the alphabet for URLs.
 _URL_SAFE: Final = str.maketrans("+/", "-_")
+
+
+async def create_and_lead(client: ClusterClient, topic: str = "events", partitions: int = 1) -> None:
+    """Have the brokers create a topic as for a client that asks for it, until its first partitions have leaders."""
+
+    async def led() -> None:
+        await client.refresh([topic], create=True)
+        for number in range(partitions):
+            await client.leader(topic, number)
+
+    await client.retrying("create the topic", led)
 
 
 def create_topic(address: str, name: str) -> None:

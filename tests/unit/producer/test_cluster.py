@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from structlog.testing import capture_logs
@@ -46,7 +46,7 @@ def producer(cluster: Any, *, partitioner: Any = None, background: bool = False,
 
 
 class Refusing(MemoryCluster):
-    async def node_channel(self, node_id: int) -> MemoryCluster:
+    async def node_channel(self, node_id: int) -> Self:
         raise BrokerError("not today")
 
     def open_node_channel(self, node_id: int) -> None:
