@@ -1,7 +1,7 @@
 """Progress of the steps of a pipeline: a line that changes on a terminal, a line now and then elsewhere.
 
 Strategy: everything goes to standard error, so that standard output holds results alone. A step has a name and, where
-it is a streaming query, batches: how many rows came so far, and how fast the last ones were.
+it works in batches, how many rows came so far, and how fast the last ones were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Display(Protocol):
         ...
 
     def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
-        """The last batch of a query: its number, its rows. The same batch may be reported repeatedly."""
+        """The last batch of a query: its number, its rows so far. The same batch may be reported repeatedly."""
         ...
 
     def tick(self) -> None:
@@ -44,19 +44,18 @@ class Counter:
         self._monotonic = monotonic
         self._began = monotonic()
         self._step = ""
-        self._seen: set[tuple[str, int]] = set()
-        self._rows = 0
+        #: The rows of each batch.
+        self._seen: dict[tuple[str, int], int] = {}
         self._speed = 0.0
 
     def step(self, name: str) -> None:
         self._step, self._began = name, self._monotonic()
         self._seen.clear()
-        self._rows, self._speed = 0, 0.0
+        self._speed = 0.0
 
     def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
-        if (query, number) not in self._seen:
-            self._seen.add((query, number))
-            self._rows += rows
+        if self._seen.get((query, number)) != rows:
+            self._seen[query, number] = rows
             self._speed = rows_per_second
 
     def text(self) -> str:
@@ -64,7 +63,8 @@ class Counter:
         parts = [f"{self._monotonic() - self._began:.0f} s"]
         if self._seen:
             batches = len(self._seen)
-            parts += [f"{batches:,} batch{'es' * (batches != 1)}", f"{self._rows:,} rows", f"{self._speed:,.0f} rows/s"]
+            rows = sum(self._seen.values())
+            parts += [f"{batches:,} batch{'es' * (batches != 1)}", f"{rows:,} rows", f"{self._speed:,.0f} rows/s"]
         return f"{self._step}: {', '.join(parts)}"
 
 
@@ -112,6 +112,28 @@ class Spinner:
 
     def tick(self) -> None:
         self._status.update(self._counter.text())
+
+
+class StepBatches:
+    """The batches of a step that plans them itself (`BatchDisplay`), as those of a query."""
+
+    def __init__(self, step: str, shown: Display, monotonic: Callable[[], float]) -> None:
+        self._step = step
+        self._shown = shown
+        self._monotonic = monotonic
+        self._number = self._rows = 0
+        self._began = monotonic()
+
+    def batch(self, number: int | None, size: int) -> None:
+        self._number, self._rows, self._began = number or 0, 0, self._monotonic()
+
+    def advance(self, size: int, rows: int) -> None:
+        self._rows += rows
+        seconds = self._monotonic() - self._began
+        self._shown.batch(self._step, self._number, self._rows, self._rows / seconds if seconds > 0 else 0.0)
+
+    def tick(self) -> None:
+        """Do nothing: the thread that looks after the session shows the time."""
 
 
 @contextlib.contextmanager

@@ -2,9 +2,9 @@
 
 Strategy: Spark logs a lot, and to standard error, so everything that its JVM prints goes to a file: a temporary one
 that is read when the start fails, or the one that `--log` names. While steps run, one thread looks after the session:
-it shows how far the streaming queries are, and ends the work once a signal has come: queries after their present batch,
-where that does not take long, jobs at once. It learns of signals through a socket, not in a handler: the main thread
-may be executing a call to the JVM, and steps that run queries have handlers of their own.
+it shows how far the streaming queries are, and ends the work once a signal has come: jobs at once, queries between two
+batches; a step with a handler of its own lets its batch end. It learns of signals through a socket, not in a handler:
+the main thread may be executing a call to the JVM.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self
 
 import click
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.cli.config_option import together
-from consumerd.cli.spark_progress import Display, display
+from consumerd.cli.spark_progress import Display, StepBatches, display
+from consumerd.spark.stopping import ends_its_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,8 +80,8 @@ class Work:
         self._shown = shown
         self._signals = signals
         self._signal: signal.Signals | None = None
-        #: Queries that ran when it came.
-        self._running: set[str] = set()
+        #: Whether the step that ran when it came ends by itself.
+        self._ends_itself = False
         self._done = threading.Event()
         self._asked = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="consumerd-spark-watch", daemon=True)
@@ -93,6 +95,10 @@ class Work:
         """Show that a step begins. Raises StoppedBySignal to prevent a further one."""
         self.check()
         self._shown.step(step)
+
+    def batches(self, step: str) -> StepBatches:
+        """Shows the batches of a step that plans them itself."""
+        return StepBatches(step, self._shown, SystemClock().monotonic)
 
     def check(self) -> None:
         """Raise StoppedBySignal if a signal has requested the end."""
@@ -134,22 +140,23 @@ class Work:
             if number in _SIGNALS:
                 if self._signal is not None:
                     os._exit(ExitCode.FORCED)
-                self._running = {query.runId for query in self.spark.streams.active}
+                self._ends_itself = ends_its_batch()
                 self._signal = signal.Signals(number)
                 self._asked.set()
 
     def _stop(self, queries: Iterable[Any], stopping: dict[Any, float]) -> None:
         """End the running work: jobs at once, queries between two batches, or within one that takes too long.
 
-        A query that ran when the signal came stops by itself, since its step has a handler of its own; the step then
-        counts what was done.
+        A step with a handler of its own stops by itself, and then counts what was done.
         """
+        if self._ends_itself:
+            return
         now = time.monotonic()
-        if not queries and not self._running:
+        if not queries:
             self.spark.sparkContext.cancelAllJobs()
         for query in queries:
             began = stopping.setdefault(query.runId, now)
-            if query.runId not in self._running and (not query.status["isTriggerActive"] or now - began > _GRACE):
+            if not query.status["isTriggerActive"] or now - began > _GRACE:
                 query.stop()
 
     def __enter__(self) -> Self:

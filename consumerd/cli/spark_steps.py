@@ -214,8 +214,9 @@ def _run(
                     results[step] = _refined_again(work, chosen, again)
                 else:
                     results[step], run = perform(
-                        step, work.spark, chosen, results, available_now=not continuous, shallow=shallow
-                    )
+                        step, work.spark, chosen, results,
+                        available_now=not continuous, shallow=shallow, display=work.batches(step),
+                    )  # fmt: skip
                     runs.append(run)
                 if not continuous:
                     work.check()
@@ -249,7 +250,7 @@ def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json
         for step in steps:
             if first:
                 work.begin(step)
-            results[step], run = perform(step, work.spark, pipeline, results)
+            results[step], run = perform(step, work.spark, pipeline, results, display=work.batches(step))
             runs.append(run)
             if work.wait(0):
                 break

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.checkpoints import locked
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.owners import owned_tables
 from consumerd.spark.progress import ProgressRecorder, open_log
 from consumerd.spark.stopping import GRACE, QueryRun, stop_on_signals
-from consumerd.spark.tables.errors import TableOwnedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Seconds between looks at a running query.
 _TURN: Final = 0.5
-#: The tables that a step writes.
-STEP_TABLES: Final = {"land": ("bronze",), "refine": ("silver", "quarantine"), "aggregate": ("aggregate",)}
 
 
 def run_query(
@@ -49,11 +47,9 @@ def run_query(
 
     def counted(frame: DataFrame, batch: int) -> None:
         nonlocal done
-        with declared_errors(pipeline.base):  # here, where Java's causes are at hand; Spark passes on a text
-            try:
-                on_batch(frame, batch)
-            except TableOwnedError as error:
-                raise with_tables(error, pipeline, step) from error
+        # Here, where Java's causes are at hand; Spark passes on a text.
+        with declared_errors(pipeline.base), owned_tables(pipeline, step):
+            on_batch(frame, batch)
         done += 1
 
     began = time.monotonic()
@@ -68,16 +64,6 @@ def run_query(
         query = writer.start()
         stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop)
     return QueryRun(done, time.monotonic() - began, stopped)
-
-
-def with_tables(error: TableOwnedError, pipeline: PipelineSpec, step: str) -> TableOwnedError:
-    """The error of one table, with the step that writes it and all tables of that step: they go by one checkpoint."""
-    found = str(error).partition(": restore ")[0]
-    tables = " and ".join(str(getattr(pipeline, name)) for name in STEP_TABLES.get(step, ()))
-    return TableOwnedError(
-        f"{step} of the pipeline {pipeline.name}: {found}: restore {pipeline.checkpoint(step)}, or move {tables} away "
-        f"and run {step} again, which then writes all of it."
-    )
 
 
 def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Event) -> bool:

@@ -6,16 +6,16 @@ through the JVM.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.jobs import SparkTasks
 from consumerd.spark.lake.reconcile_runs import TABLES
 from consumerd.spark.reconcile_result import ReconcileResult
 from consumerd.spark.reconciliation import Reconciliation
-from consumerd.spark.tables.lake import LakeBatchTable, run_tasks
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
@@ -30,4 +30,4 @@ def reconcile(spark: SparkSession, pipeline: PipelineSpec, *, shallow: bool = Fa
     with declared_errors():
         tables = {name: LakeBatchTable(spark, getattr(pipeline, name), pipeline.format) for name in TABLES}
         read = {name: each.in_tasks for name, each in tables.items()}
-        return Reconciliation(spark, pipeline, read, partial(run_tasks, spark)).result(shallow=shallow)
+        return Reconciliation(spark, pipeline, read, SparkTasks(spark).run).result(shallow=shallow)

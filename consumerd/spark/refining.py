@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.types import StructType
 
@@ -21,13 +22,14 @@ from consumerd.spark.lake.batch_files import LakeFiles
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.refine import RefineTarget, refine_rows
 from consumerd.spark.lake.tasks import store_of
-from consumerd.spark.source.landing import batch_of_task
 from consumerd.spark.tables.batch_stream import TASK_BYTES, BatchStreamReader, FilePart, TaskParts, files_of, pack
 
 #: The option with the target, `RefineTarget.to_json`. The others are those of TableStream.
 TARGET: Final = "target"
 #: What a task returns: `RefinedFiles.to_json`, and the batches of bronze that it has read.
 REFINED_DDL: Final = "files string, first bigint, last bigint"
+#: The local property with the number of the batch that a task of a streaming query computes.
+_BATCH_PROPERTY: Final = "streaming.sql.batchId"
 _REFINED: Final = pa.schema([("files", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
 
@@ -69,3 +71,12 @@ class RefiningReader(BatchStreamReader):
         first, last = partition.parts[0].first, partition.parts[0].last
         found = [{"files": each.to_json(), "first": first, "last": last} for each in written]
         yield pa.RecordBatch.from_pylist(found, schema=_REFINED)
+
+
+def batch_of_task() -> int:
+    """The number of the batch that this task of a streaming query computes."""
+    context = TaskContext.get()
+    batch = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
+    if batch is None:
+        raise RuntimeError("not in a task of a streaming query")
+    return int(batch)

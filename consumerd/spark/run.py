@@ -16,7 +16,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.aggregate import aggregate
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.land import land
-from consumerd.spark.queries import STEP_TABLES
+from consumerd.spark.owners import STEP_TABLES
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.report.facts import StepResult
@@ -27,6 +27,7 @@ from consumerd.spark.tables.lake import LakeBatchTable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from consumerd.spark.lake.batches import BatchDisplay
     from consumerd.spark.spec import PipelineSpec
 
 #: All steps in their order; `compact` is not part of a run by default.
@@ -67,16 +68,17 @@ def perform(
     *,
     available_now: bool = True,
     shallow: bool = False,
+    display: BatchDisplay | None = None,
 ) -> tuple[StepResult, StepRun]:
     """Do one step of `STEPS`; its result, and how long it took.
 
-    `results`: those of the steps before it, for the report. The run is recorded for the report if it had rows and ended
-    by itself. Raises ConsumerdError.
+    `results`: those of the steps before it, for the report. `display`: shows the batches of `land`. The run is recorded
+    for the report if it had rows and ended by itself. Raises ConsumerdError.
     """
     with declared_errors():
         before = {path: LakeBatchTable(spark, path, pipeline.format).last_batch for path in _written_by(pipeline, step)}
     started, clock = datetime.now(UTC), time.monotonic()
-    result = _perform(step, spark, pipeline, results, available_now=available_now, shallow=shallow)
+    result = _perform(step, spark, pipeline, results, available_now=available_now, shallow=shallow, display=display)
     seconds = time.monotonic() - clock
     written = None
     if before:
@@ -107,10 +109,11 @@ def _perform(
     *,
     available_now: bool,
     shallow: bool,
+    display: BatchDisplay | None,
 ) -> StepResult:
     match step:
         case "land":
-            return land(spark, pipeline, available_now=available_now)
+            return land(spark, pipeline, available_now=available_now, display=display)
         case "refine":
             return refine(spark, pipeline)
         case "aggregate":

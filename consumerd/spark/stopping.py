@@ -22,6 +22,15 @@ class QueryRun:
     stopped: bool
 
 
+#: Whether the first signal lets a step of this process end its batch.
+_caught = threading.Event()
+
+
+def ends_its_batch() -> bool:
+    """Whether a step runs that ends by itself after a signal: between `stop_on_signals` and its end."""
+    return _caught.is_set()
+
+
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
     """An event that the first SIGTERM or SIGINT sets; a second one has its previous effect.
@@ -45,7 +54,9 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         before[number] = signal.signal(number, on_signal)
+    _caught.set()
     try:
         yield event
     finally:
+        _caught.clear()
         restore()

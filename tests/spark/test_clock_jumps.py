@@ -6,10 +6,12 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,7 +87,7 @@ class Clock:
 class Pipeline:
     """Segments to which messages are added, and the tables that steps make of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, trigger: str = "available-now") -> None:
         self._logs = folder / "logs" / "t-0"
         self._logs.mkdir(parents=True)
         self._end = self._minute = 0
@@ -95,6 +97,7 @@ class Pipeline:
         self.file.write_text(
             f'[spark]\nroot = "{self._root}"\nmaster = "local[2]"\n'
             '[spark.config]\n"spark.ui.showConsoleProgress" = "false"\n'
+            f'[spark.pipelines.p]\ntrigger = "{trigger}"\n'
             f'[spark.pipelines.p.source]\npath = "{self._logs.parent}"\nsubscribe = "t"\nbroker = "0"\n'
             '[spark.pipelines.p.refine]\nparse = "json"\nevent_time = "at"\n'
             'fields = { at = "timestamp_ms", user = "string", number = "bigint" }\n'
@@ -122,10 +125,21 @@ class Pipeline:
         files = [uri.removeprefix("file://") for uri in DeltaTable(str(self._root / "p" / table)).file_uris()]
         return duckdb.execute(query.format(f"read_parquet({files!r})")).fetchall()
 
-    def must_be_complete(self) -> None:
-        """Each message is once in bronze and once in silver."""
+    def wait_for_batch(self, number: int) -> None:
+        """Until it is landed, for 60 s at most."""
+        end = time.monotonic() + 60
+        while not (self._root / f"p/_checkpoints/land/commits/{number}").exists():
+            assert time.monotonic() < end, f"batch {number} has not landed"
+            threading.Event().wait(0.05)
+
+    def must_have_landed(self) -> None:
+        """Each message is once in bronze."""
         values = self.rows("bronze", 'SELECT value FROM {} ORDER BY "offset", "index"')
         assert [json.loads(value) for (value,) in values] == self.sent
+
+    def must_be_complete(self) -> None:
+        """Each message is once in bronze and once in silver."""
+        self.must_have_landed()
         assert self.rows("silver", "SELECT number FROM {} ORDER BY number") == [
             (event["number"],) for event in self.sent
         ]
@@ -160,6 +174,29 @@ def test_lake_loses_and_doubles_nothing_when_the_clock_jumps(clock: Clock, tmp_p
     pipeline.must_be_complete()
     days = pipeline.rows("bronze", "SELECT DISTINCT date_trunc('hour', landed_at) FROM {}")
     assert len(days) >= 3, "the clock did not jump"
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param("lake", marks=pytest.mark.slow), pytest.param("spark", marks=pytest.mark.long)]
+)
+def test_a_continuous_landing_goes_on_when_the_clock_is_set_back(clock: Clock, tmp_path: Path, command: str) -> None:
+    pipeline = Pipeline(tmp_path, trigger="1 second")
+    pipeline.add_events()
+    step = [sys.executable, "-m", "consumerd", command, "land", "-c", str(pipeline.file), "--continuous"]
+    with subprocess.Popen(step, env=clock.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        try:
+            pipeline.wait_for_batch(0)
+            clock.set(-DAY)
+            pipeline.add_events()
+            pipeline.wait_for_batch(1)
+            clock.set(DAY)
+            pipeline.add_events()
+            pipeline.wait_for_batch(2)
+        finally:
+            running.send_signal(signal.SIGTERM)
+            _, said = running.communicate(timeout=120)
+    assert running.returncode == 0, said
+    pipeline.must_have_landed()
 
 
 @pytest.mark.long  # every day: the same steps without Spark

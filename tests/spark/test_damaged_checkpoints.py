@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.checkpoints import CheckpointLockedError
 from consumerd.spark.failures import FileFailedError, declared
+from consumerd.spark.lake.checkpoint import CheckpointTakenError
 from consumerd.spark.land import land
 from consumerd.spark.queries import run_query
 from consumerd.spark.spec import PipelineSpec
@@ -119,33 +121,48 @@ def test_refuses_a_second_run_on_the_same_checkpoint(
     assert CheckpointLockedError.exit_code is ExitCode.REFUSED
 
 
-def test_reports_two_queries_on_a_checkpoint_without_locks(spark: SparkSession, pipeline: PipelineSpec) -> None:
-    land(spark, pipeline)
-    checkpoint = Path(pipeline.checkpoint("land"))
-    ahead = max(int(each.name) for each in (checkpoint / "offsets").iterdir() if each.name.isdigit()) + 1
-    more = encode_message_set([b"more"] * 3)
-    segment = Path(pipeline.source["path"]) / "t-0" / f"{0:020}.kafka"
-    with segment.open("ab") as file:
-        file.write(more)
-    first = checkpoint / "offsets" / str(ahead)
-    done = threading.Event()
+@contextmanager
+def completed_by_another(checkpoint: Path, batch: int) -> Iterator[None]:
+    """A batch is noted as complete as soon as it is planned in the block."""
+    planned, done = checkpoint / "offsets" / str(batch), threading.Event()
 
-    def other() -> None:
-        """Note the batch as soon as the first query did, in its commits."""
-        while not first.exists() and not done.is_set():
+    def complete() -> None:
+        while not planned.exists() and not done.is_set():
             done.wait(0.001)
-        (checkpoint / "commits" / str(ahead)).write_bytes(b'v1\n{"nextBatchWatermarkMs":0}')
+        (checkpoint / "commits").mkdir(parents=True, exist_ok=True)
+        (checkpoint / "commits" / str(batch)).write_bytes(b'v1\n{"nextBatchWatermarkMs":0}')
 
-    thread = threading.Thread(target=other, daemon=True)
+    thread = threading.Thread(target=complete, daemon=True)
     thread.start()
     try:
-        with pytest.raises(
-            ConsumerdError, match=f"another run is using the checkpoint {checkpoint}: stop one"
-        ) as caught:
-            land(spark, pipeline)
+        yield
     finally:
         done.set()
         thread.join()
+
+
+def test_reports_two_runs_on_a_checkpoint_without_locks(
+    spark: SparkSession, pipeline: PipelineSpec, tmp_path: Path
+) -> None:
+    land(spark, pipeline)
+    checkpoint = Path(pipeline.checkpoint("land"))
+    ahead = max(int(each.name) for each in (checkpoint / "offsets").iterdir() if each.name.isdigit()) + 1
+    with (Path(pipeline.source["path"]) / "t-0" / f"{0:020}.kafka").open("ab") as file:
+        file.write(encode_message_set([b"more"] * 3))
+    with (
+        completed_by_another(checkpoint, ahead),
+        pytest.raises(CheckpointTakenError, match=f"{checkpoint}/commits/{ahead} was written by another run"),
+    ):
+        land(spark, pipeline)
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "one.txt").write_text("one\n")
+    stream = spark.readStream.format("text").load(str(tmp_path / "lines"))
+    checkpoint = Path(pipeline.checkpoint("refine"))
+    with (
+        completed_by_another(checkpoint, 0),
+        pytest.raises(ConsumerdError, match=f"another run is using the checkpoint {checkpoint}: stop one") as caught,
+    ):
+        run_query(spark, pipeline, "refine", stream, lambda frame, batch: None)
     assert caught.value.exit_code is ExitCode.SPARK
 
 

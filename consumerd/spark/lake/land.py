@@ -1,13 +1,19 @@
-"""`land` without Spark: messages from the source into bronze, unchanged, by worker processes.
+"""`land`: messages from the source into bronze, unchanged, by worker processes of this machine or tasks of Spark.
 
-Strategy: the planner, the readers and the checkpoint are those of Spark's step. The splits of a batch are divided into
-tasks of neighbours, each of which becomes one file, so that a batch of many small partitions has few files; the files
-become rows with one commit. What a worker has in memory is one batch of Arrow and one row group, whatever it reads.
+Strategy: batches as Spark's streaming has them, in its checkpoint, which says where a batch ends before it is read; so
+after any kill batch N has the same messages again, and the table knows whether it has batch N. Nothing is parsed and
+nothing is left out: bytes that cannot be read become a row with the reason. A new pipeline starts at the earliest
+offset, not at the latest as streams do by default, because it is to land everything.
+
+The splits of a batch are divided into tasks of neighbours, each of which becomes one file, so that a batch of many
+small partitions has few files; the files become rows with one commit. What a task has in memory is one batch of Arrow
+and one row group, whatever it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,11 +25,11 @@ from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.handover import catch_up, must_have, planned_offsets
 from consumerd.spark.lake.land_tasks import write_splits
-from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.parts import size_of
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, landed_schema
-from consumerd.spark.lake.workers import WorkerPool, available_processors
+from consumerd.spark.lake.workers import TaskPool, WorkerPool, available_processors
+from consumerd.spark.owners import owned_tables
 from consumerd.spark.progress import open_log
 from consumerd.spark.results import LandResult
 from consumerd.spark.source.discovery import committer_of
@@ -37,6 +43,7 @@ from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from consumerd.spark.source.request import Split
     from consumerd.spark.spec import PipelineSpec
@@ -80,48 +87,45 @@ def land(
     `workers`: processes, as many as there are processors by default. Raises ConsumerdError: of the source (options,
     brokers, data loss), of the checkpoint (in use, damaged, another table's) and of the table.
     """
-    shown = display or SilentDisplay()
-    path, count = pipeline.checkpoint("land"), workers or available_processors()
-    with file_errors(pipeline.base), stop_on_signals() as stop, locked(None, path), WorkerPool(count) as pool:
-        checkpoint, table = _opened(pipeline)
+    with file_errors(pipeline.base), WorkerPool(workers or available_processors()) as pool:
+        table = open_lake_table(locate(None, pipeline.bronze)[0], pipeline.format)
+        return land_by_tasks(pipeline, table, pool, available_now=available_now, display=display)
+
+
+def land_by_tasks(
+    pipeline: PipelineSpec,
+    table: LakeTable,
+    pool: TaskPool,
+    *,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    available_now: bool = True,
+    display: BatchDisplay | None = None,
+) -> LandResult:
+    """As `land`, into a table that is open, by the tasks of any pool. Raises OSError, too.
+
+    `spark`: for the files of the checkpoint, where they are not on this machine. `storage_options`: those of the table.
+    """
+    path = pipeline.checkpoint("land")
+    with stop_on_signals() as stop, locked(spark, path), owned_tables(pipeline, "land"):
+        checkpoint = WritableCheckpoint(path, spark)
+        catch_up(pipeline, checkpoint, table, spark)
+        checkpoint.must_match(table)
         given = source_options(pipeline)
         refuse_options(given, BATCH_ONLY, "a stream")
-        options = read_options(begin(None, pipeline, given))
+        options = read_options(begin(spark, pipeline, given))
         source = LandSource(options)
-        request, schema = ReadRequest.of(options), landed_schema(options)
-        rows = 0
-
-        def store(batch: PlannedBatch, tick: Callable[[], None]) -> None:
-            nonlocal rows
-            note_new(None, pipeline, batch.number)
-            if not table.accepts(writer=checkpoint.query_id(), batch=batch.number, schema=schema):
-                must_have(table, batch.number, batch.end)
-                return  # committed by a run that was interrupted before it could say so
-            splits = source.splits(batch.start, batch.end)
-            shown.batch(batch.number, sum(map(size_of, splits)))
-            constants = {LANDED_AT: datetime.now(UTC), BATCH: batch.number}
-            target = FileTarget(table.path, schema, constants)
-            tasks = [
-                (part, request, target) for part in divide(splits, pool.count, counts_messages=options.counts_messages)
-            ]
-
-            def look() -> None:
-                shown.tick()
-                tick()
-
-            found = pool.run(write_splits, tasks, on_progress=lambda each: shown.advance(*each), tick=look)
-            files = [DataFile.from_json(each) for each in found if each is not None]
-            offsets = planned_offsets(None, pipeline, batch.number, batch.end)
-            rows += _added(table, files, checkpoint.query_id(), batch, schema, offsets)
-
-        runner = BatchRunner(checkpoint, source, store, progress=open_log(None, pipeline, "land"), stop=stop)
+        landing = _Landing(
+            pipeline, spark, checkpoint, table, storage_options or {}, source, options, pool, display or SilentDisplay()
+        )
+        runner = BatchRunner(checkpoint, source, landing.store, progress=open_log(spark, pipeline, "land"), stop=stop)
         continuous = pipeline.is_continuous and not available_now
         run = runner.run(interval_seconds(pipeline.trigger) if continuous else None)
         there = table.batches()
         return LandResult(
             pipeline=pipeline.name,
             table=table.path,
-            rows=rows,
+            rows=landing.rows,
             batches=run.batches,
             last_batch=there[-1][-1] if there else None,
             seconds=run.seconds,
@@ -130,28 +134,55 @@ def land(
         )
 
 
-def _opened(pipeline: PipelineSpec) -> tuple[WritableCheckpoint, LakeTable]:
-    """The checkpoint and the table, which match. Raises as `catch_up` and `Checkpoint.must_match`."""
-    checkpoint = WritableCheckpoint(pipeline.checkpoint("land"))
-    table = open_lake_table(locate(None, pipeline.bronze)[0], pipeline.format)
-    catch_up(pipeline, checkpoint, table)
-    checkpoint.must_match(table)
-    return checkpoint, table
+@dataclass(slots=True)
+class _Landing:
+    """Stores the batches of one run."""
 
+    pipeline: PipelineSpec
+    spark: SparkSession | None
+    checkpoint: WritableCheckpoint
+    table: LakeTable
+    storage_options: Mapping[str, str]
+    source: LandSource
+    options: SourceOptions
+    pool: TaskPool
+    display: BatchDisplay
+    #: Rows that it has added to the table.
+    rows: int = 0
 
-def _added(
-    table: LakeTable,
-    files: Sequence[DataFile],
-    writer: str,
-    batch: PlannedBatch,
-    schema: pa.Schema,
-    offsets: TableOffsets | None,
-) -> int:
-    """Commit the files of a batch; return the number of rows. Raises TableOwnedError if the daemon was faster."""
-    if table.commit(files, writer=writer, batch=batch.number, schema=schema, offsets=offsets):
-        return sum(each.rows for each in files)
-    must_have(table, batch.number, batch.end)
-    return 0
+    def store(self, batch: PlannedBatch, tick: Callable[[], None]) -> None:
+        """Have tasks write the files of a batch, and commit them."""
+        note_new(self.spark, self.pipeline, batch.number)
+        writer, schema = self.checkpoint.query_id(), landed_schema(self.options)
+        if not self.table.accepts(writer=writer, batch=batch.number, schema=schema):
+            must_have(self.table, batch.number, batch.end)
+            return  # committed by a run that was interrupted before it could say so
+        files = self._written(batch, schema, tick)
+        offsets = planned_offsets(self.spark, self.pipeline, batch.number, batch.end)
+        if self.table.commit(files, writer=writer, batch=batch.number, schema=schema, offsets=offsets):
+            self.rows += sum(each.rows for each in files)
+        else:
+            must_have(self.table, batch.number, batch.end)
+
+    def _written(self, batch: PlannedBatch, schema: pa.Schema, tick: Callable[[], None]) -> list[DataFile]:
+        splits = self.source.splits(batch.start, batch.end)
+        self.display.batch(batch.number, sum(map(size_of, splits)))
+        constants = {LANDED_AT: datetime.now(UTC), BATCH: batch.number}
+        target = FileTarget(self.table.path, schema, constants, self.storage_options)
+        request = ReadRequest.of(self.options)
+        parts = divide(splits, self.pool.count, counts_messages=self.options.counts_messages)
+
+        def look() -> None:
+            self.display.tick()
+            tick()
+
+        found = self.pool.run(
+            write_splits,
+            [(part, request, target) for part in parts],
+            on_progress=lambda each: self.display.advance(*each),
+            tick=look,
+        )
+        return [DataFile.from_json(each) for each in found if each is not None]
 
 
 def _commit(checkpoint: WritableCheckpoint, options: SourceOptions) -> int:

@@ -31,9 +31,8 @@ FILE_DDL: Final = f"{FILE} string"
 _FILE_SCHEMA: Final = pa.schema([(FILE, pa.string())])
 
 
-#: Options of data sources whose tasks use a table: its folder, and its store's options as JSON. Spark does not show
-#: the values of options with such a name.
-FOLDER_OPTION: Final = "table.folder"
+#: The option of data sources whose tasks use a table: its store's options as JSON. Spark does not show the values of
+#: options with such a name.
 STORE_OPTION: Final = "table.secret.store"
 
 

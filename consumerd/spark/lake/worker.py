@@ -20,14 +20,14 @@ from consumerd.base.errors import ConsumerdError
 WorkFunction: TypeAlias = "Callable[..., Generator[Any, None, Any]]"
 
 
-def result_of(function: WorkFunction, task: tuple[Any, ...]) -> Any:
-    """The result of a task, where nobody follows its progress."""
-    work = function(*task)
+def followed(function: WorkFunction, task: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """All that a task yields, and its result."""
+    yielded, work = [], function(*task)
     while True:
         try:
-            next(work)
+            yielded.append(next(work))
         except StopIteration as ended:
-            return ended.value
+            return yielded, ended.value
 
 
 class Reply(Enum):

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.spark.lake.worker import Reply, WorkFunction
@@ -27,6 +27,24 @@ _TURN: Final = 0.2
 #: Not `-m`: then the module's classes would have other names there. pyarrow imports numpy where it is installed, which
 #: takes half of its time to import and which no task uses.
 _MAIN: Final = "import sys; sys.modules['numpy'] = None; from consumerd.spark.lake.worker import main; main({})"
+
+
+class TaskPool(Protocol):
+    """What runs tasks: worker processes, or executors of Spark."""
+
+    #: Tasks that run at a time.
+    count: int
+
+    def run(
+        self,
+        function: WorkFunction,
+        tasks: Sequence[tuple[Any, ...]],
+        *,
+        on_progress: Callable[[Any], None] = ...,
+        tick: Callable[[], None] = ...,
+    ) -> list[Any]:
+        """See `WorkerPool.run`. Raises what the tasks raise, and errors of the pool's own."""
+        ...
 
 
 class WorkerEndedError(ConsumerdError):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from consumerd.spark.failures import declared_errors
+from consumerd.spark.jobs import SparkTasks
 from consumerd.spark.lake.parts import RowScan, TableScan
 from consumerd.spark.progress import open_log
 from consumerd.spark.reconcile_result import ReconcileResult
@@ -34,7 +34,7 @@ from consumerd.spark.report.page import render
 from consumerd.spark.source.options import SECRET, read_options
 from consumerd.spark.step_history import StepRun, read_runs
 from consumerd.spark.tables.files import locate
-from consumerd.spark.tables.lake import LakeBatchTable, run_tasks
+from consumerd.spark.tables.lake import LakeBatchTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
             for name in ("bronze", "silver", "quarantine", "aggregate")
             if (table := LakeBatchTable(spark, getattr(pipeline, name), pipeline.format)).exists
         }
-        rows = {name: TableScan(table.in_tasks, partial(run_tasks, spark)) for name, table in tables.items()}
+        rows = {name: TableScan(table.in_tasks, SparkTasks(spark).run) for name, table in tables.items()}
         facts = tuple(_table(name, table) for name, table in tables.items())
         landed = measure_landed(rows["bronze"]) if "bronze" in rows else LandedFacts()
         quarantine = None

@@ -7,7 +7,7 @@ in the driver; nothing that an executor loads imports them at its top.
 
 In: the options of a reader. Out: rows, from splits that are planned in the driver and read by executors.
 
-Files in reading order: datasource, landing, reading, options, kafka_options, option_values, option_texts, request,
+Files in reading order: datasource, reading, options, kafka_options, option_values, option_texts, request,
 choice, filters, discovery, split, logs, offsets, planning, columns, errors.
 
 Easy to miss:

@@ -10,8 +10,7 @@ table has now, by their names: it needs neither the format's jar nor a listing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -29,8 +28,7 @@ from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.parts import ReadTable
 from consumerd.spark.lake.table import BATCH, LakeTable
-from consumerd.spark.lake.tasks import FILE, FILE_DDL, FOLDER_OPTION, STORE_OPTION, FileTarget
-from consumerd.spark.lake.worker import WorkFunction, result_of
+from consumerd.spark.lake.tasks import FILE, FILE_DDL, STORE_OPTION, FileTarget
 from consumerd.spark.tables.batch_stream import TableStream
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.layout import refuse_earlier_layout
@@ -68,11 +66,6 @@ class LakeBatchTable(BatchTable):
     def in_tasks(self) -> ReadTable:
         """How tasks read it, with Arrow."""
         return ReadTable(self.lake, self._format, self.store)
-
-    @property
-    def landing_options(self) -> dict[str, str]:
-        """The options of a stream whose tasks write the files of this table (`LandingSource`)."""
-        return {FOLDER_OPTION: self.path, STORE_OPTION: json.dumps(self.store)}
 
     def append_files(
         self,
@@ -143,14 +136,6 @@ def with_batch(schema: StructType) -> StructType:
     """The columns as they are stored: with `batch`, last."""
     kept = [field for field in schema.fields if field.name.lower() != BATCH]
     return StructType([*kept, StructField(BATCH, LongType(), nullable=True)])
-
-
-def run_tasks(spark: SparkSession, function: WorkFunction, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """`function(*task)` in a task of Spark's for each; results in their order."""
-    if not tasks:
-        return []
-    work = partial(result_of, function)
-    return spark.sparkContext.parallelize(tasks, len(tasks)).map(work).collect()
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -22,7 +22,7 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.base.files import FileEntry, OsSystemCalls, StrPath, SystemFiles
 from consumerd.spark.lake import land as land_module
 from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.batches import BatchRunner, PlannedBatch
+from consumerd.spark.lake.batches import BatchRunner
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.compact import compact
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
@@ -187,7 +187,7 @@ def test_a_broker_that_is_unavailable_is_one_sentence(pipeline: PipelineSpec) ->
 def test_a_table_of_another_checkpoint_is_left_alone(pipeline: PipelineSpec) -> None:
     land(pipeline, workers=1)
     shutil.rmtree(pipeline.checkpoint("land"))
-    with pytest.raises(TableOwnedError, match="was written with another checkpoint"):
+    with pytest.raises(TableOwnedError, match=r"^land of the pipeline p: .* was written with another checkpoint"):
         land(pipeline, workers=1)
     assert len(landed(pipeline)) == 300
     assert len(list(Path(pipeline.bronze).glob("*.parquet"))) == len(open_lake_table(pipeline.bronze).files())
@@ -290,21 +290,22 @@ def test_no_clock_loses_a_file_that_is_not_committed_yet(
     day, hour = 86_400, 3_600
     checkpoint = WritableCheckpoint(pipeline.checkpoint("land"))
 
-    def store(table: LakeTable, files: list[DataFile], writer: str, batch: PlannedBatch, *rest: Any) -> int:
-        if batch.number == 1:  # what was written before looks older, as the clock of a vacuum sees it
+    def commit(table: LakeTable, files: list[DataFile], *, batch: int, **rest: Any) -> bool:
+        if batch == 1:  # what was written before looks older, as the clock of a vacuum sees it
             for file in files:
                 os.utime(Path(table.path, file.path), (time.time() - day - hour,) * 2)
             with monkeypatch.context() as patched:
                 at = time.time_ns() - day * 10**9
                 patched.setattr(time, "time_ns", lambda: at)
-                checkpoint.record(1, batch.end)
+                checkpoint.record(1, checkpoint.end(1))
             compact(pipeline)
             assert not any(Path(table.path, file.path).exists() for file in files)
-        return added(table, files, writer, batch, *rest)
+        return bool(committed(table, files, batch=batch, **rest))
 
-    added = land_module._added
+    kind = type(open_lake_table(pipeline.bronze, form))
+    committed = kind.commit
     with monkeypatch.context() as patched:
-        patched.setattr(land_module, "_added", store)
+        patched.setattr(kind, "commit", commit)
         with pytest.raises(TableError, match=r"removed before it was committed: check that the clock is right"):
             land(pipeline)
     assert open_lake_table(pipeline.bronze, form).batches() == (range(1),)

@@ -67,7 +67,7 @@ def test_executors_reading_v08_import_the_client_without_packages() -> None:
 
 
 def test_tasks_that_read_and_write_tables_import_no_package_for_that() -> None:
-    landing = "consumerd.spark.source.landing, consumerd.spark.tables.batch_stream"
+    landing = "consumerd.spark.lake.land_tasks, consumerd.spark.tables.batch_stream"
     reading = "consumerd.spark.lake.reconcile_tasks, consumerd.spark.report.measure"
     more = f"import {landing}, {reading}\nprint("
     loaded(EXECUTORS.replace("print(", more), HEAVY | {"deltalake", "pandas"}, ROOMS)
