@@ -6,6 +6,7 @@ Strategy: all addresses of a name are tried (`consumerd.net.addresses`), each fo
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 from ssl import SSLCertVerificationError, SSLContext, SSLError
@@ -78,17 +79,20 @@ async def connect(
         if ssl is not None and isinstance(error, ConnectionResetError | ConnectionAbortedError):
             raise TlsError(f"cannot speak TLS with broker {host}:{port}: {_NOT_A_TLS_LISTENER}") from error
         # ValueError covers host names that cannot be encoded: they come from ZooKeeper and may be any text.
-        unresolved = isinstance(error, socket.gaierror | UnicodeError)
-        remedy = (
-            "check its spelling, and the DNS of this machine"
-            if unresolved
-            else "is it running, and is that its address?"
-        )
-        raise ConnectError(f"cannot connect to broker {host}:{port}: {connect_reason(error)}; {remedy}") from error
+        reason = f"cannot connect to broker {host}:{port}: {connect_reason(error)}; {_remedy(error)}"
+        raise ConnectError(reason) from error
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if settings.receive_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer)
     return made
+
+
+def _remedy(error: Exception) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return "check its spelling, and the DNS of this machine"
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "raise the limit of this process (ulimit -n, or LimitNOFILE of its systemd unit) or of the machine"
+    return "is it running, and is that its address?"
 
 
 def _tls_failure(error: SSLError) -> str:

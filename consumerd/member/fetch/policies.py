@@ -41,32 +41,62 @@ log = structlog.get_logger(__name__)
 TORN_CHECK_INTERVAL = 10.0
 
 
+@dataclass(slots=True)
+class _Burst:
+    """Failures for one reason: the partitions that had it, and those that are not logged yet, with their offsets."""
+
+    seen: set[TopicPartition] = field(default_factory=set)
+    new: list[tuple[TopicPartition, int]] = field(default_factory=list)
+
+
 class FetchFailures:
-    """Logs failed fetches: once for all partitions that fail in one turn of the event loop for the same reason."""
+    """Logs failed fetches: at once for all partitions that fail in one turn of the event loop for the same reason.
 
-    __slots__ = ("_new",)
+    Others that follow within `window` seconds are one more line: where each connects on its own, each fails on its own.
+    """
 
-    def __init__(self) -> None:
-        self._new: dict[tuple[bool, str], list[tuple[TopicPartition, int]]] = {}
+    __slots__ = ("_bursts", "_window")
+
+    def __init__(self, window: float = 1.0) -> None:
+        self._window = window
+        self._bursts: dict[tuple[bool, str], _Burst] = {}
 
     def add(self, partition: TopicPartition, offset: int, reason: str, *, refused: bool) -> None:
         """Log a failure at `offset` in the next turn, when the other partitions of the request have failed, too."""
-        if not self._new:
-            asyncio.get_running_loop().call_soon(self._write)
-        self._new.setdefault((refused, reason), []).append((partition, offset))
+        key = refused, reason
+        burst = self._bursts.get(key)
+        if burst is None or partition in burst.seen:
+            if burst is not None:
+                self._write(key, burst)
+            burst = self._bursts[key] = _Burst()
+            asyncio.get_running_loop().call_soon(self._begin, key, burst)
+        burst.seen.add(partition)
+        burst.new.append((partition, offset))
 
-    def _write(self) -> None:
-        for (refused, reason), failed in self._new.items():
-            partition, offset = failed[0]
-            others = {"more": len(failed) - 1} if len(failed) > 1 else {}
-            log.warning(
-                "fetch_refused" if refused else "fetch_failed",
-                partition=str(partition),
-                offset=offset,
-                **others,
-                reason=reason,
-            )
-        self._new.clear()
+    def _begin(self, key: tuple[bool, str], burst: _Burst) -> None:
+        self._write(key, burst)
+        asyncio.get_running_loop().call_later(self._window, self._end, key, burst)
+
+    def _end(self, key: tuple[bool, str], burst: _Burst) -> None:
+        self._write(key, burst)
+        if self._bursts.get(key) is burst:
+            del self._bursts[key]
+
+    @staticmethod
+    def _write(key: tuple[bool, str], burst: _Burst) -> None:
+        if not burst.new:
+            return
+        refused, reason = key
+        partition, offset = burst.new[0]
+        others = {"more": len(burst.new) - 1} if len(burst.new) > 1 else {}
+        log.warning(
+            "fetch_refused" if refused else "fetch_failed",
+            partition=str(partition),
+            offset=offset,
+            **others,
+            reason=reason,
+        )
+        burst.new.clear()
 
 
 @dataclass(frozen=True, slots=True)

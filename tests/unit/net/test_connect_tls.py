@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 import struct
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import trustme
 
+from consumerd.net import connect as connect_module
 from consumerd.net.connect import connect
 from consumerd.net.errors import (
     BadFrameError,
@@ -162,6 +164,18 @@ async def test_reports_unreachable_broker_without_blaming_tls(peer: Any) -> None
     with pytest.raises(ConnectError, match="is it running, and is that its address") as caught:
         await connect(HOST, port, ssl=trusting(AUTHORITY))
     assert not isinstance(caught.value, TlsError)
+
+
+async def test_names_the_limit_where_no_more_files_can_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(connect_module, "_first_that_answers", fails)
+    with pytest.raises(
+        ConnectError, match=r"Too many open files; raise the limit of this process \(ulimit -n"
+    ) as caught:
+        await connect(HOST, 9)
+    assert "is it running" not in str(caught.value)
 
 
 @on_both_loops

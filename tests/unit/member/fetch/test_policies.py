@@ -389,7 +389,7 @@ async def test_logs_a_failure_of_many_partitions_in_one_line() -> None:
         failures.add(partitions[1], 7, "the broker is gone", refused=True)
         assert logs == []  # more may follow in this turn of the loop
         await asyncio.sleep(0)
-        failures.add(partitions[2], 9, "the broker is gone", refused=False)
+        failures.add(partitions[2], 9, "the broker is gone", refused=False)  # again: not one of those that follow
         await asyncio.sleep(0)
     assert [(each["event"], each["partition"], each["offset"], each.get("more")) for each in logs] == [
         ("fetch_failed", "t/0", 0, 2),
@@ -398,3 +398,19 @@ async def test_logs_a_failure_of_many_partitions_in_one_line() -> None:
     ]
     assert {each["reason"] for each in logs} == {"the broker is gone"}
     assert {each["log_level"] for each in logs} == {"warning"}
+
+
+async def test_logs_partitions_that_fail_one_after_the_other_in_two_lines() -> None:
+    failures = FetchFailures(window=0.05)
+    partitions = [TopicPartition.numbered("t", number) for number in range(100)]
+    with capture_logs() as logs:
+        for partition in partitions:
+            failures.add(partition, 5, "too many open files", refused=False)
+            await asyncio.sleep(0)
+        assert len(logs) == 1
+        async with asyncio.timeout(30):
+            while len(logs) < 2:
+                await asyncio.sleep(0.01)
+        failures.add(partitions[0], 5, "too many open files", refused=False)
+        await asyncio.sleep(0)
+    assert [(each["partition"], each.get("more")) for each in logs] == [("t/0", None), ("t/1", 98), ("t/0", None)]
