@@ -146,10 +146,11 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result: Any = cli.main(args=list(arguments), prog_name="consumerd", standalone_mode=False)
     except click.exceptions.Abort:
-        click.echo("consumerd: interrupted", err=True)
+        _say("consumerd: interrupted")
         return ExitCode.INTERRUPTED
     except click.ClickException as error:
-        error.show()
+        with _silent_on_full_disk():
+            error.show()
         return error.exit_code
     except _ReaderGone:
         # The reader of our output is gone (`| head`): report nothing. Keep the interpreter's flush quiet, too.
@@ -167,11 +168,26 @@ def run(arguments: Sequence[str]) -> int:
             sys.excepthook(type(error), error, error.__traceback__)
         if sentence is not None:
             for line in sentence.splitlines():  # a configuration has one line for each problem
-                click.echo(f"consumerd: {line}", err=True)
+                _say(f"consumerd: {line}")
         else:
-            click.echo("consumerd: this is a defect in consumerd; please report it with the lines above.", err=True)
+            _say("consumerd: this is a defect in consumerd; please report it with the lines above.")
         return code
     return result if isinstance(result, int) else ExitCode.OK
+
+
+@contextlib.contextmanager
+def _silent_on_full_disk() -> Iterator[None]:
+    """Print to standard error; where its disk is full, the exit code alone tells."""
+    try:
+        yield
+    except OSError:
+        # Keep the interpreter's flush quiet, too: it would change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def _say(line: str) -> None:
+    with _silent_on_full_disk():
+        click.echo(line, err=True)
 
 
 def repeat_lost_interrupt(dropped: sys.UnraisableHookArgs) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import structlog
 from pyarrow import parquet as pq
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import (
     Batch,
@@ -177,3 +179,28 @@ def test_stops_on_a_full_disk_with_the_documented_exit_code(disk: Path, tmp_path
     assert "is full or read-only" in done.stderr
     assert "make room, then start the daemon again" in done.stderr
     assert [path for path in (disk / "out").rglob("*") if path.is_file()] == []
+
+
+def test_a_full_disk_of_the_log_does_not_end_a_server(tmp_path: Path) -> None:
+    """What is written to `/dev/full` finds no space left."""
+    command = [sys.executable, "-m", "consumerd", "broker", "--no-zookeeper", "--port", "0"]
+    with (
+        Path("/dev/full").open("wb") as full,
+        subprocess.Popen(
+            [*command, "--log-dir", str(tmp_path / "data")], stdout=subprocess.PIPE, stderr=full, cwd=ROOT
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["log", "dump", "/nowhere"], ExitCode.NOT_FOUND), (["log", "dump", "--nosuch"], ExitCode.USAGE)],
+)
+def test_a_full_disk_of_standard_error_does_not_change_the_exit_code(arguments: list[str], code: ExitCode) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "consumerd", *arguments]
+        assert subprocess.run(command, check=False, stderr=full, timeout=60, cwd=ROOT).returncode == code

@@ -9,12 +9,13 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
-from typing import Final, Literal
+from typing import Final, Literal, TextIO, cast
 
 import structlog
 from structlog.tracebacks import ExceptionDictTransformer
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from consumerd.service.daemon.log_output import LogOutput
 from consumerd.service.daemon.recent import RECENT
 from consumerd.service.daemon.repeats import REPEATS
 
@@ -63,10 +64,12 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     threshold = logging.getLevelNamesMapping()[level.upper()]
     _LEVEL.threshold = threshold
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
+    output = LogOutput(sys.stderr)
     stamps: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         REPEATS,
+        output.tell_lost,
         RECENT,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -84,10 +87,10 @@ def configure_logs(level: str, style: Literal["auto", "console", "json"]) -> Non
     structlog.configure(
         processors=_PROCESSORS,
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", output)),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=stamps,
