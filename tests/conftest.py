@@ -114,6 +114,7 @@ class JdkGuard:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(sharing, "sharing")
+    sharing.share_ports(config)
     share_classes()
     if _ASKS_FOR_A_JDK.is_file():  # not in the source distribution
         guard = JdkGuard(_ASKS_FOR_A_JDK.parents[1], _ASKS_FOR_A_JDK.read_text("utf-8").split())

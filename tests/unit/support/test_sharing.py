@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.sharing import share_of, turn_of
+from consumerd.demo.ports import RANGE_VARIABLE, free_ports, usable_ports
+from tests.support.sharing import ports_of, share_of, turn_of
 
 pytest_plugins = ["pytester"]
 
@@ -55,3 +59,22 @@ def test_processes_take_turns_module_by_module(pytester: pytest.Pytester) -> Non
     with_spark = next(names for names in (first, second) if SPARK[0] in names)
     assert list(with_spark)[: len(SPARK)] == [*SPARK]
     assert "tests/unit/test_a.py" in (list(first)[-1], list(second)[-1])
+
+
+def test_processes_and_their_children_have_ports_of_their_own() -> None:
+    usable = range(10_000, 32_768)
+    shares = [share for worker in range(3) for share in ports_of(worker, 3, usable)]
+    ports = [port for share in shares for port in share]
+    assert len(ports) == len(set(ports)) > len(usable) - 6
+    assert set(ports) <= set(usable)
+
+
+def test_this_process_keeps_to_other_ports_than_its_children() -> None:
+    childrens = usable_ports()
+    assert os.environ[RANGE_VARIABLE] == f"{childrens[0]}-{childrens[-1]}"
+    said = subprocess.run(
+        [sys.executable, "-c", "from consumerd.demo.ports import free_ports; print(*free_ports(5))"],
+        capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    assert set(map(int, said.stdout.split())) <= set(childrens)
+    assert not set(free_ports(5)) & set(childrens)
