@@ -11,9 +11,11 @@ Frames: int32 length, then that many bytes (spec 003, golden notes 1). The lengt
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 HEADER_BYTES = 4
+_read_size = struct.Struct(">i").unpack_from
 RESTING_BYTES = 64 * 1024
 #: A buffer up to this size is kept between frames: ordinary fetches are about 1 MiB.
 KEPT_BYTES = 4 * 1024 * 1024
@@ -52,7 +54,7 @@ class FrameReceiver:
             if not self._need:
                 if filled - start < HEADER_BYTES:
                     break
-                size = int.from_bytes(view[start : start + HEADER_BYTES], "big", signed=True)
+                size = _read_size(view, start)[0]
                 if not self.least <= size <= self.most:
                     self._admit(size)
                 self._need = HEADER_BYTES + size

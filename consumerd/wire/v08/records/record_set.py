@@ -20,7 +20,15 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, Unpack
 
 from consumerd.base import native as native_codec
 from consumerd.base.native import NativeBinary, NativeRecords
-from consumerd.wire.batch import MAX_NUMBER, PIECE, BatchEnding, DecodedBatch
+from consumerd.base.partition import UNKNOWN_LOG
+from consumerd.wire.batch import (
+    MAX_NUMBER,
+    OVERHEAD_PER_MESSAGE,
+    PIECE,
+    BatchEnd,
+    BatchEnding,
+    DecodedBatch,
+)
 from consumerd.wire.column_buffers import BinaryBuffers, ColumnBuffers, HeaderBuffers, Headers
 
 _Made = TypeVar("_Made")
@@ -123,7 +131,17 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         **ending: Unpack[BatchEnding],
     ) -> None:
         """`headers` are all there are of lists, else those that the index does not have; it has `keys` and `runs`."""
-        super().__init__(payloads, runs, start_offset, next_offset, record_bytes, **ending)  # type: ignore[arg-type]
+        # As the base class has it, without a call of that for each response.
+        self._payloads = payloads  # type: ignore[assignment]
+        self._runs = runs
+        self.start_offset = start_offset
+        self.next_offset = next_offset
+        self.memory_bytes = record_bytes + OVERHEAD_PER_MESSAGE * len(payloads)
+        self.end = BatchEnd.COMPLETE
+        self.problem = self.resume_offset = self.needed = None
+        self.log = UNKNOWN_LOG
+        if ending:
+            self._ended(**ending)
         #: The native records with keys, headers and runs, until they become lists.
         self._native = None if isinstance(payloads, list) else payloads
         self._keys = keys
@@ -203,8 +221,9 @@ class RecordSet(DecodedBatch["bytes | None", RecordRun]):
         native, codec = self._native, native_codec.in_use
         if native is None or codec is None or self.next_offset > MAX_NUMBER:
             return None
-        common, headers = codec.MessageKind(partition, kind), dict(native.headers)
-        headers.update(self._headers)
+        common, headers = codec.MessageKind(partition, kind), self._headers
+        if found := native.headers:
+            headers = dict(found) | headers
         return native.messages(common, first, stop, self.next_offset, most, _TYPES, headers)
 
     def fitting(self, first: int, stop: int, size: int) -> tuple[int, int] | None:

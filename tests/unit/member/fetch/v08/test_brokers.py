@@ -438,7 +438,7 @@ async def test_memory_of_a_polled_response_is_counted(asking: tuple[V08Source, P
 
 
 #: Calls of Python functions from the answer to a poll until the fetcher has asked again, by codec.
-LONE_CALLS = {"native": 69, "pure": 136}
+LONE_CALLS = {"native": 67, "pure": 134}
 
 
 async def test_lone_messages_need_the_same_calls_each_and_leave_nothing_to_the_garbage_collector(
