@@ -43,6 +43,10 @@ fn with_opener<T>(work: impl FnOnce(&mut Opener) -> T) -> T {
     done
 }
 
+/// Bytes up to which data are read with the GIL held: releasing it costs more than reading what comes alone, and another
+/// thread that takes it meanwhile may keep it for milliseconds.
+const SMALL: usize = 4096;
+
 /// What stands behind (position, least offset that may follow, next offset, decompressed bytes).
 type Place = (usize, i64, i64, usize);
 
@@ -199,10 +203,16 @@ impl Records {
                 leader_epoch: self.leader_epoch,
             },
         };
-        let state = py.detach(|| {
+        let size = data.len();
+        let mut read = || {
             with_opener(|opener| reader.read(opener));
             reader.state
-        });
+        };
+        let state = if size <= SMALL {
+            read()
+        } else {
+            py.detach(read)
+        };
         self.leader_epoch = state.leader_epoch;
         (
             state.position,
@@ -285,7 +295,13 @@ impl Records {
             &whole[self.begin..self.begin + self.columns.shared],
             &mut self.columns,
         );
-        if !py.detach(|| columns.settle(data, whole.len())) {
+        let mut settle = || columns.settle(data, whole.len());
+        let kept = if whole.len() <= SMALL {
+            settle()
+        } else {
+            py.detach(settle)
+        };
+        if !kept {
             self.data = None;
         }
     }
