@@ -29,8 +29,6 @@ _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EP
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_FOR_A_WHILE = 0, -1, -2
 #: Heartbeats per session timeout, at least: the broker's interval may be too long for a shorter timeout of ours.
 _BEATS: Final = 3
-#: Seconds between heartbeats right after joining: the other members release what is to be ours with their next ones.
-_EAGER: Final = 1.0
 #: Session timeouts for which a static member waits for its former process, which the broker may give a longer one.
 _UNRELEASED_FOR: Final = 1.5
 
@@ -61,8 +59,6 @@ class ConsumerProtocolMember(BrokerMember):
         #: What the last heartbeat named as held, and whether it was answered well (rule 2).
         self._named: frozenset[_Place] = frozenset()
         self._answered = False
-        #: Until when heartbeats are sent more often.
-        self._eager_until = 0.0
         #: Whether a heartbeat is due at once.
         self._urgent = False
         #: The topics by their ids, and those that we may not see, when topics were last read.
@@ -134,15 +130,12 @@ class ConsumerProtocolMember(BrokerMember):
         self._beating = 0
         self._failures = 0
         self.member_id = event.member_id or self.member_id
+        former = self._target, self.generation
         self.generation = event.epoch
         if event.session_timeout:
             self._session_timeout = min(event.session_timeout, self._settings.session_timeout)
         if event.interval > 0:
             self._interval = min(event.interval, self._session_timeout / _BEATS)
-        if self._phase is Phase.JOINING:
-            self._eager_until = self._now + self._interval + _EAGER
-        eager = self._now < self._eager_until
-        self._beat_at = self._beat_sent_at + (min(_EAGER, self._interval) if eager else self._interval)
         if event.assignment is not None:
             self._target = frozenset(
                 _Place(topic_id, number)
@@ -150,6 +143,9 @@ class ConsumerProtocolMember(BrokerMember):
                 for number in numbers
                 if number >= 0
             )
+        if self._phase is Phase.JOINING or former != (self._target, self.generation):
+            self._changing(self._interval)
+        self._beat_at = self._beat_sent_at + self._pace(self._interval)
         self._answered = True
         self._confirmed_at = self._beat_sent_at
         released = self._named <= self._target

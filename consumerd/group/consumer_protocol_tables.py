@@ -29,8 +29,9 @@ These are the rules:
    session timeout. Where the group's settings may be read, the shorter one counts; elsewhere ours must not be longer.
 6. A member that the coordinator rejects (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID), or whose lease ends, abandons
    everything (FENCED), and joins again with the epoch 0 when nothing is held. So does leaving wait.
-7. A member that has just joined sends a heartbeat each second for one interval: what the others release with their next
-   heartbeats would else wait for ours.
+7. A member that has just joined, or whose epoch or assignment has changed, sends a heartbeat each second for a while:
+   what the others release with their next heartbeats would else wait for ours, and changes come in a row, as members
+   start or are restarted one after the other.
 8. Partitions are named by topic ids. One of an id that the metadata do not show yet waits for them; one of a topic that
    was created again waits until its namesake has been drained.
 

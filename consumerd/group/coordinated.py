@@ -196,6 +196,7 @@ class CoordinatedMember(BrokerMember):
         self.session_id = self._sessions
         self._confirmed_at = self._quiet_at = self._sent_at
         self._beat_at = self._now  # the wait for the share has used up a part of the lease
+        self._changing(self._settings.heartbeat_interval)
         self._refresh_at = self._now + self._settings.reconcile_interval
 
     def _checked(self, shares: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[TopicPartition, ...]:
@@ -211,7 +212,7 @@ class CoordinatedMember(BrokerMember):
             self._beating = 0
             self._failures = 0
             self._confirmed_at = self._quiet_at = self._beat_sent_at
-            self._beat_at = self._beat_sent_at + self._settings.heartbeat_interval
+            self._beat_at = self._beat_sent_at + self._pace(self._settings.heartbeat_interval)
 
     def _on_refused(self, event: e.Refused) -> None:
         if event.ticket == self._beating:

@@ -19,6 +19,9 @@ from consumerd.wire.registry.subscription import StaticSubscription, Subscriptio
 from consumerd.wire.v08.subscription import NO_GENERATION
 
 NEVER: Final[float] = math.inf
+#: Seconds between heartbeats while the group changes, and for how long it counts as changing after each change.
+_EAGER: Final = 1.0
+_EAGER_FOR: Final = 10.0
 #: Seconds before the coordinator's rebalance timeout at which a drain ends, or a quarter of it, if that is less.
 _DRAIN_MARGIN: Final = 2.0
 
@@ -48,6 +51,8 @@ class BrokerMember:
         self.session_id = 0
         #: Times of sending the last request that succeeded, and the last one after which nothing was to be released.
         self._confirmed_at = self._quiet_at = self._beat_sent_at = 0.0
+        #: Until when heartbeats are sent more often.
+        self._eager_until = -NEVER
         self._session_timeout = settings.session_timeout
         self._rebalance_timeout = settings.rebalance_timeout
         #: The topics to which we subscribe; for a filter, those that it matched when the topics were last read.
@@ -151,6 +156,14 @@ class BrokerMember:
         patience = self._rebalance_timeout
         latest = self._quiet_at + patience - min(_DRAIN_MARGIN, patience / 4)
         return max(self._now, min(self._now + self._settings.drain_timeout, latest))
+
+    def _changing(self, interval: float) -> None:
+        """Send heartbeats more often for a while, and at least for one interval: the group changes."""
+        self._eager_until = self._now + max(_EAGER_FOR, interval + _EAGER)
+
+    def _pace(self, interval: float) -> float:
+        """The seconds between two heartbeats now."""
+        return min(_EAGER, interval) if self._now < self._eager_until else interval
 
     def _read_topics(self, topics: tuple[str, ...] | None) -> None:
         if not self._reading:

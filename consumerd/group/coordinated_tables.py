@@ -24,6 +24,8 @@ These are the rules:
    lease lasts, and then first finds out whether it is still a member.
 6. The leader refreshes the topics of all members from time to time, every other member those that its pattern
    matches. A difference from the assigned topics, or from those that matched, is a reason to join again.
+7. Heartbeats are sent each second for a while after a generation has begun: changes come in a row, as members start or
+   are restarted one after the other, and each waits until the last member's heartbeat is answered.
 
 Why two members never deliver the same partition: a later generation begins when the former owner has joined again or
 left (it holds nothing: rule 1), or was dropped for its silence or slowness (its lease is over: rule 3). The remaining

@@ -13,6 +13,7 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from tests.simulation.base_world import BaseWorld
+from tests.simulation.kafka_world import KafkaWorld
 from tests.simulation.old_kafka_world import OldKafkaWorld
 from tests.simulation.world import World
 
@@ -70,4 +71,19 @@ def test_starts_and_handovers_in_zookeeper(world_of: Callable[..., World | OldKa
         assert first_message(world, "c") < 13 + MORE
         third.terminate()
         world.until_ended(third)
+    assert world.account.violations == []
+
+
+def test_starts_where_a_broker_coordinates() -> None:
+    """They were 21 and 19. Each of the three connections takes three: TCP, and two to agree on versions."""
+    with KafkaWorld(1, round_trip=ROUND_TRIP) as world:
+        settings = with_topics(world, ["events"])
+        first = world.daemon("a", settings)
+        assert first_message(world, "a") < 18 + MORE
+        first.terminate()
+        world.until_ended(first)
+        second = world.daemon("b", settings)
+        assert first_message(world, "b") < 17 + MORE
+        second.terminate()
+        world.until_ended(second)
     assert world.account.violations == []

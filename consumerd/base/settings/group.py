@@ -48,8 +48,8 @@ class CoordinatedSection(Section):
     )
     heartbeat_interval: WireSeconds = Field(
         3.0,
-        "With coordination `kafka`: seconds between heartbeats. With protocol `consumer` the broker's "
-        "group.consumer.heartbeat.interval.ms applies.",
+        "With coordination `kafka`: seconds between heartbeats, at most 1 for ten seconds after each change of the "
+        "group. With protocol `consumer` the broker's group.consumer.heartbeat.interval.ms applies in its place.",
         names=Names(keyword="heartbeat_interval", kafka="heartbeat.interval.ms"),
     )
     rebalance_timeout: WireSeconds = Field(

@@ -141,6 +141,7 @@ class OwnedPartitions:
 
     def start(self, streams: Mapping[TopicPartition, int], session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of partitions that were claimed on `session_id`; their tasks belong to `group`."""
+        self._pool.expect(streams)
         for partition, stream in streams.items():
             if self._interrupted is not None:
                 self._interrupted[partition] = _Interrupted(stream, session_id, paused=False)

@@ -6,7 +6,7 @@ chooses from; the ZooKeeper session, and the membership of a group that a broker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine, Iterable, Set
 from typing import NamedTuple, Protocol
 
 from consumerd.base.budget import ByteBudget
@@ -25,6 +25,8 @@ class PartitionPool(Protocol):
 
     @property
     def counters(self) -> FetchCounters: ...
+
+    def expect(self, partitions: Iterable[TopicPartition]) -> None: ...
 
     def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None: ...
 

@@ -35,6 +35,10 @@ class FetchBrokers(Protocol):
         """Return a new source for one fetcher."""
         ...
 
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
+        """Connect, where that takes several round trips: positions of these are looked for, to be fetched then."""
+        ...
+
     def release(self, partition: TopicPartition) -> Iterable[asyncio.Task[None]]:
         """Release a partition that is not fetched any more; return the tasks to cancel, which no other one needs."""
         ...
@@ -83,6 +87,7 @@ class FetchPool:
         self.offset_at = brokers.offset_at
         self.log_end = brokers.log_end
         self.known_end = brokers.known_end
+        self.expect = brokers.expect
         self._brokers = brokers
         self._group: asyncio.TaskGroup | None = None
         self._entries: dict[TopicPartition, _Entry] = {}

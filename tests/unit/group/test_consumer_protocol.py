@@ -333,7 +333,7 @@ def test_beats_often_enough_for_a_session_timeout_below_the_brokers() -> None:
     driver = Driver(session_timeout=6.0)
     driver.start()
     driver.answer({T: (0,)}, interval=5.0)
-    for _ in range(3):
+    for _ in range(10):
         driver.tell(e.TimerFired(), 0.9)
         driver.answer({T: (0,)}, interval=5.0, after=0.1)
     assert driver.did(e.SetTimer).at == driver.now - 0.1 + 2.0
@@ -353,15 +353,37 @@ def test_lease_is_not_longer_than_the_coordinators_session_timeout() -> None:
     assert longer.machine.lease_until == 110.0
 
 
-def test_beats_each_second_until_the_others_have_had_a_heartbeat_and_then_by_the_brokers_interval() -> None:
-    driver = Driver()
-    driver.start()
-    driver.answer({}, interval=3.0, after=0.0)
+def beats(driver: Driver, until: float, assigned: dict[bytes, tuple[int, ...]], **fields: Any) -> list[float]:
+    """The times of heartbeats up to one, all of which are answered alike."""
     times = []
-    while driver.now < 112.0:
+    while driver.now < until:
         driver.now = driver.did(e.SetTimer).at
         driver.tell(e.TimerFired())
         assert driver.has(e.ConsumerHeartbeat)
         times.append(driver.now)
-        driver.answer({}, interval=3.0, after=0.0)
-    assert times == [101.0, 102.0, 103.0, 104.0, 107.0, 110.0, 113.0]
+        driver.answer(assigned, after=0.0, **fields)
+    return times
+
+
+@pytest.mark.parametrize(("interval", "eager"), [(3.0, 10), (11.0, 12)])
+def test_beats_each_second_after_joining_and_then_by_the_brokers_interval(interval: float, eager: int) -> None:
+    driver = Driver(session_timeout=60.0)
+    driver.start()
+    driver.answer({}, interval=interval, after=0.0)
+    second = [101.0 + number for number in range(eager)]
+    assert beats(driver, second[-1] + interval, {}, interval=interval) == [*second, second[-1] + interval]
+
+
+@pytest.mark.parametrize(("epoch", "assigned"), [(2, {}), (1, {T: (0,)})], ids=["epoch", "assignment"])
+def test_beats_each_second_again_after_a_change_of_the_group(
+    epoch: int, assigned: dict[bytes, tuple[int, ...]]
+) -> None:
+    """The next change often comes soon: members are restarted one after the other."""
+    driver = Driver()
+    driver.start()
+    driver.answer({}, interval=3.0, after=0.0)
+    assert beats(driver, 113.0, {}, interval=3.0)[-1] == 113.0
+    driver.tell(e.TimerFired(), 3.0)
+    driver.answer(assigned, interval=3.0, epoch=epoch, after=0.0)
+    again = beats(driver, 129.0, assigned, interval=3.0, epoch=epoch)
+    assert again == [117.0 + number for number in range(10)] + [129.0]

@@ -13,6 +13,7 @@ from consumerd.group.coordinated_tables import CoordinationSettings, Phase, all_
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.subscription import MemberAssignment, MemberMetadata, decode_assignment, decode_metadata
 from tests.unit.group.driver import MachineDriver
 
@@ -94,9 +95,24 @@ def test_follower_gets_assignment_and_sends_heartbeats() -> None:
     beat = driver.did(e.Heartbeat)
     assert (beat.generation, beat.member_id) == (5, "me")
     driver.tell(e.Confirmed(beat.ticket), 0.5)
-    assert driver.did(e.SetTimer).at == 104.0  # from when the last one was sent
-    driver.tell(e.TimerFired(), 2.5)
+    assert driver.did(e.SetTimer).at == 102.0  # from when the last one was sent
+    driver.tell(e.TimerFired(), 0.5)
     driver.did(e.Heartbeat)
+
+
+def test_beats_each_second_after_a_generation_has_begun_and_then_by_its_interval() -> None:
+    """The next change often comes soon: members are restarted one after the other."""
+    driver = Driver().stable()
+    for generation in (5, 6):
+        began, times = driver.now, []
+        while driver.now < began + 13.0:
+            driver.tell(e.Confirmed(driver.did(e.Heartbeat).ticket))
+            driver.fire()
+            times.append(driver.now - began)
+        assert times == [*map(float, range(1, 11)), 13.0], generation
+        driver.tell(e.Refused(driver.did(e.Heartbeat).ticket, ErrorCode.REBALANCE_IN_PROGRESS))
+        driver.tell(e.Drained(driver.did(e.Drain).ticket))
+        driver.assign(generation=generation + 1)
 
 
 def test_counts_lease_from_sending_of_confirmed_request() -> None:
@@ -736,7 +752,7 @@ def test_timer_that_fires_too_early_is_set_again() -> None:
     driver = Driver().stable()
     driver.tell(e.Confirmed(driver.beat().ticket))
     at = driver.did(e.SetTimer).at
-    driver.tell(e.TimerFired(), 1.0)
+    driver.tell(e.TimerFired(), 0.5)
     assert driver.actions == [e.SetTimer(at)]
 
 

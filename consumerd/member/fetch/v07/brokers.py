@@ -222,6 +222,9 @@ class V07Brokers:
         broker.partitions.add(partition)
         return V07Source(partition, lane, broker.link, broker.poller, self.services, self)
 
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do nothing: a connection takes one round trip, and ends with the last partition of its broker."""
+
     def release(self, partition: TopicPartition) -> Iterable[asyncio.Task[None]]:
         """Return the tasks of a broker that has no other partition here."""
         broker = self._brokers[partition.broker]

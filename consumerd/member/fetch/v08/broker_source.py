@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from operator import attrgetter
 from typing import Final
 
@@ -54,6 +55,11 @@ class BrokerSource:
         self._requests.append(request)
         self._filled.set()
         return await request.answer
+
+    async def open(self) -> None:
+        """Open the connection of the first requests, before there are any. They meet an error again."""
+        with suppress(BrokerError, WireError):
+            await self._line.channel()
 
     async def run(self) -> None:
         """Send until cancelled, then close the connections."""

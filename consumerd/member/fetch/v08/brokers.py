@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -420,6 +421,20 @@ class V08Brokers:
         """Return a new source for one fetcher."""
         source = self._fetched[partition] = V08Source(partition, lane, self)
         return source
+
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
+        """Connect to the leaders of partitions whose positions are still looked for; see `FetchBrokers`."""
+        places = sorted({(partition.topic, partition.partition) for partition in partitions})
+        if places and self._tasks is not None:
+            self._tasks.create_task(self._connect(self._tasks, places), name="connect to leaders")
+
+    async def _connect(self, tasks: asyncio.TaskGroup, places: Sequence[Place]) -> None:
+        with suppress(BrokerError, WireError):  # the fetches meet the same, and report it
+            metadata = await self._client.topics(sorted({topic for topic, _ in places}))
+            leaders = {leader.id for place in places if (leader := metadata.leader(*place)) is not None}
+            for each in sorted(leaders):
+                source = self._source(self._sources, each, self._client.settings.rack)
+                tasks.create_task(source.open(), name=f"connect to {each}")
 
     def release(self, partition: TopicPartition) -> tuple[()]:
         """Return no tasks: brokers stay connected."""

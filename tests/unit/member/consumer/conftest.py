@@ -169,6 +169,8 @@ class Notes:
     def __init__(self) -> None:
         self.counters = FetchCounters()
         self.lanes: dict[TopicPartition, Lane] = {}
+        #: Those that were announced last.
+        self.expected: list[TopicPartition] = []
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -176,6 +178,9 @@ class Notes:
 
     async def run(self) -> None:
         await asyncio.Event().wait()
+
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
+        self.expected = sorted(partitions)
 
     def add(self, partition: TopicPartition, offset: int, lane: Lane, log: LogId) -> None:
         self.lanes[partition] = lane

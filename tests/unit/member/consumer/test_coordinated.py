@@ -24,6 +24,7 @@ async def test_consumes_its_assignment_until_it_leaves(cluster: Any) -> None:
     assert member.ready.is_set()
     assert (member.member_id, member.settled, member.assigned) == ("me", True, [T0, T1])
     assert member.controls.assignment() == {T0: 0, T1: 0}
+    assert cluster.logs.expected == [T0, T1]
     assert member.group_metadata == (member._member.generation, "me", None)
     assert member.group_metadata.generation >= 0
     assert member.stats.rebalances == 1

@@ -111,6 +111,9 @@ class Pool:
         #: The times that were asked for.
         self.times: list[int] = []
 
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
+        raise NotImplementedError
+
     async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
         if time == LATEST and self.ends:
             return (self.ends.pop(0),)

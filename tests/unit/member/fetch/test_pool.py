@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
@@ -70,6 +70,9 @@ class Brokers(FetchingInMemory):
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         self.tasks.append(tasks.create_task(asyncio.Event().wait()))
+
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
+        raise NotImplementedError
 
     def source(self, partition: TopicPartition, lane: Lane) -> Any:
         self.sources.append(Source(lane))

@@ -32,6 +32,7 @@ from consumerd.testing.clock import FakeClock
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.fetch_session import PartitionFetch
 from consumerd.wire.v08.records import encode_record_batch
+from tests.support.waiting import turns
 
 GONE = BrokerError("gone")
 T0, U0 = (TopicPartition.numbered(topic, 0) for topic in "tu")
@@ -151,6 +152,46 @@ async def started(client: OneBroker, nodes: Nodes | None = None, **settings: Any
     async with asyncio.TaskGroup() as tasks:
         made.start(tasks)
         yield made
+
+
+class Connecting:
+    """A client of two brokers, which lead the partitions in turns; one of them cannot be reached."""
+
+    settings = SimpleNamespace(rack="")
+
+    def __init__(self) -> None:
+        self.opened: list[int] = []
+        self.silent = asyncio.Event()
+
+    async def topics(self, names: list[str]) -> Any:
+        if names == ["u"]:
+            raise GONE
+        return SimpleNamespace(leader=lambda topic, number: Node(1 + number % 2, "h", 9) if number < 4 else None)
+
+    async def private_channel(self, node_id: int) -> Any:
+        self.opened.append(node_id)
+        if node_id == 2:
+            raise GONE
+        return SimpleNamespace(closed=False, close=self.silent.wait)
+
+
+async def test_connects_to_leaders_while_positions_are_looked_for() -> None:
+    client = Connecting()
+    brokers = V08Brokers(cast("Any", client), FetchSettings(), FakeClock(), random.Random(1), cast("Any", None))
+    brokers.expect([T0])  # before it runs nothing can be opened
+    async with asyncio.TaskGroup() as tasks:
+        brokers.start(tasks)
+        brokers.expect([TopicPartition.numbered("t", number) for number in range(5)])
+        await turns()
+        assert sorted(client.opened) == [1, 2]
+        brokers.expect([])
+        brokers.expect([T0, U0])
+        brokers.expect([U0])
+        await turns()
+        assert sorted(client.opened) == [1, 2]  # there is a connection to the one, and the other leads neither
+        client.silent.set()
+        for source_task in [task for task in asyncio.all_tasks() if task.get_name().startswith("source ")]:
+            source_task.cancel()
 
 
 async def test_offsets_that_are_asked_for_together_are_one_request() -> None:
