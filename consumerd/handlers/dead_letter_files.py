@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import stat
@@ -275,6 +274,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 def file_digest(file: BinaryIO, path: Path) -> str:
     """The identity of an open file, called `path`: a digest of its first line, which no other file of letters has."""
+    import hashlib  # noqa: PLC0415 - takes half a MiB, and only replays need it
+
     with _reading(path):
         file.seek(0)
         return hashlib.sha256(file.readline(MAX_LINE)).hexdigest()

@@ -16,7 +16,6 @@ from consumerd.base.ports import Clock, SaslMechanism
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.client.opening import ChannelOpener
-from consumerd.net.client.sasl import SaslAuthenticator
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from consumerd.net.connection import ConnectionSettings
@@ -37,11 +36,16 @@ def make_client(
 ) -> ClusterClient:
     """Make a client with these bootstrap brokers; `connector` is the port to them: by default TCP, with `tls` TLS."""
     settings = ClientSettings(client_id=client_id, rack=rack, connection=connection)
+    authenticate = None
+    if sasl is not None:
+        from consumerd.net.client.sasl import SaslAuthenticator  # noqa: PLC0415 - with OpenSSL's digests
+
+        authenticate = SaslAuthenticator(sasl)
     opener = ChannelOpener(
         connector or partial(connect, settings=connection, ssl=tls),
         settings,
         clock,
-        authenticate=None if sasl is None else SaslAuthenticator(sasl),
+        authenticate=authenticate,
     )
     return ClusterClient(bootstrap, opener, settings, clock=clock, rng=rng)
 

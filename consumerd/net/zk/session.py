@@ -34,7 +34,6 @@ from consumerd.net.zk.errors import (
 from consumerd.net.zk.lifecycle import SessionLifecycle
 from consumerd.net.zk.multi import MultiRequest, encode_operations
 from consumerd.net.zk.requests import ExistsRequest
-from consumerd.net.zk.sasl import authenticate
 from consumerd.net.zk.supervisor import SessionSettings, SessionSupervisor
 from consumerd.net.zk.watches import WatchTable
 
@@ -170,6 +169,8 @@ class Session(BaseSession):
     async def _prepare(self, connection: ZooKeeperConnection, new: bool) -> None:
         """Authenticate, which the server forgets with each connection; then create a new session's chroot."""
         if self._sasl is not None:
+            from consumerd.net.zk.sasl import authenticate  # noqa: PLC0415 - with OpenSSL's digests
+
             await authenticate(connection, await asyncio.to_thread(self._sasl))
         credentials = self._credentials
         for scheme, secret in await credentials.current() if isinstance(credentials, Renewed) else credentials:

@@ -30,7 +30,6 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.factory import security_protocol
 from consumerd.net.client.opening import ChannelOpener
-from consumerd.net.client.sasl import Plain, SaslAuthenticator, Scram
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connect import connect
 from consumerd.net.connection import BrokerConnection, ConnectionSettings
@@ -106,7 +105,11 @@ def build_client_of(
         settings or ClientSettings(), client_id=section.client_id, rack=section.rack, connection=connection
     )
     tls = None if section.tls is None else renewed_tls(section.tls, "kafka.tls")
-    authenticate = None if section.sasl is None else SaslAuthenticator(build_mechanism(section.sasl))
+    authenticate = None
+    if section.sasl is not None:
+        from consumerd.net.client.sasl import SaslAuthenticator  # noqa: PLC0415 - with OpenSSL's digests
+
+        authenticate = SaslAuthenticator(build_mechanism(section.sasl))
 
     async def connected(host: str, port: int) -> BrokerConnection:
         if section.tls is None or tls is None:
@@ -125,6 +128,8 @@ def build_mechanism(section: SaslSection) -> Callable[[], SaslMechanism]:
         return build_gssapi(section, "kafka.sasl")
     if section.mechanism == "OAUTHBEARER":
         return _oauth(section)
+    from consumerd.net.client.sasl import Plain, Scram  # noqa: PLC0415 - as above
+
     user, password = section.user or "", renewed_password(section, "kafka.sasl")
 
     def make() -> SaslMechanism:  # no partial, whose repr() has the password

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
 
 from consumerd.wire.errors import InvalidTopicError
@@ -55,6 +54,8 @@ def validate_new_topic(name: str, *, max_length: int = MAX_TOPIC_LENGTH) -> None
             f"no topic {name!r} is made, because its name holds {highest!r}, a character above U+FFFF, which no "
             "ZooKeeper node can have in its name; choose another name"
         )
+    import unicodedata  # noqa: PLC0415 - a table of 1 MiB, and only new topics need it
+
     found = next((char for char in name if unicodedata.category(char) in _UNSEEN and char not in _JOINERS), None)
     if found is not None:
         raise InvalidTopicError(

@@ -38,6 +38,8 @@ UNUSED = (
     "fastavro",
     "fsspec",
     "google_crc32c",
+    "hashlib",
+    "hmac",
     "importlib.metadata",
     "locale",
     "matplotlib",
@@ -54,6 +56,7 @@ UNUSED = (
     "pygments",
     "pyspark",
     "rich",
+    "secrets",
     "snappy",
     "sysconfig",
     "urllib.request",
@@ -88,6 +91,7 @@ UNUSED_COORDINATED = (
     "consumerd.group.events",
     "consumerd.group.membership_holdings",
     "consumerd.net.zk.session",
+    "unicodedata",
 )
 
 #: Runs the whole command; nothing listens where its configuration has the servers.
