@@ -33,6 +33,7 @@ class Line(NamedTuple):
 
 _JAFKA, _AIOKAFKA, _CONFLUENT = "Jafka's consumer", "aiokafka", "confluent-kafka"
 _KAFKA_SOURCE = "Spark's Kafka source"
+_THOUSAND = "0.8+, 200/s over 1000 partitions, {}"
 _IDLE, _PART = "0.8+, 1000 partitions, {}", "% of a core"
 
 LINES: Final = (
@@ -52,11 +53,22 @@ LINES: Final = (
     Line("the same", "latency", "0.8+, 5/s over 8 partitions, p50", _CONFLUENT, _MS, pure=False),
     Line("the same, p99", "latency", "0.8+, 5/s over 8 partitions, p99", _AIOKAFKA, _MS, pure=False),
     Line("the same, p99", "latency", "0.8+, 5/s over 8 partitions, p99", _CONFLUENT, _MS, pure=False),
+    Line("the same, 200/s, median", "latency", "0.8+, 200/s over 8 partitions, p50", _AIOKAFKA, _MS, pure=False),
+    Line("the same", "latency", "0.8+, 200/s over 8 partitions, p50", _CONFLUENT, _MS, pure=False),
     Line("the same, 200/s, p99", "latency", "0.8+, 200/s over 8 partitions, p99", _AIOKAFKA, _MS, pure=False),
     Line("the same, 200/s, p99", "latency", "0.8+, 200/s over 8 partitions, p99", _CONFLUENT, _MS, pure=False),
+    Line("the same, 20,000/s, median", "latency", "0.8+, 20000/s over 8 partitions, p50", _AIOKAFKA, _MS, pure=False),
+    Line("the same", "latency", "0.8+, 20000/s over 8 partitions, p50", _CONFLUENT, _MS, pure=False),
+    Line("the same, 20,000/s, p99", "latency", "0.8+, 20000/s over 8 partitions, p99", _AIOKAFKA, _MS, pure=False),
+    Line("the same, 20,000/s, p99", "latency", "0.8+, 20000/s over 8 partitions, p99", _CONFLUENT, _MS, pure=False),
+    Line("200/s over 1,000 partitions, median", "latency", _THOUSAND.format("p50"), _AIOKAFKA, _MS, pure=False),
+    Line("the same", "latency", _THOUSAND.format("p50"), _CONFLUENT, _MS, pure=False),
+    Line("the same, p99", "latency", _THOUSAND.format("p99"), _AIOKAFKA, _MS, pure=False),
+    Line("the same, p99", "latency", _THOUSAND.format("p99"), _CONFLUENT, _MS, pure=False),
     Line("`send` and wait, median", "latency", "0.8+, send and wait, p50", _AIOKAFKA, _MS, pure=False),
     Line("the same", "latency", "0.8+, send and wait, p50", _CONFLUENT, _MS, pure=False),
     Line("the same, p99", "latency", "0.8+, send and wait, p99", _AIOKAFKA, _MS, pure=False),
+    Line("the same, p99", "latency", "0.8+, send and wait, p99", _CONFLUENT, _MS, pure=False),
     Line("latency, 0.7, 200/s, p99", "latency", "0.7, 200/s over 8 partitions, p99", _JAFKA, _MS, pure=False),
     Line("idle, 1,000 partitions, processor", "idle", _IDLE.format("processor time"), _AIOKAFKA, _PART, pure=False),
     Line("the same", "idle", _IDLE.format("processor time"), _CONFLUENT, _PART, pure=False),
