@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from consumerd.base.errors import ExitCode
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import ConfigError, ExitCode
 from consumerd.cli.config_option import Decorated, together
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import show_rows
@@ -34,7 +35,6 @@ SECONDS_PER_LINE = 10.0
 
 def _checked_layout(_: click.Context, __: click.Parameter, text: str) -> str:
     """The value of `--layout`. Raises BadParameter for a text that is not a layout."""
-    from consumerd.base.errors import ConfigError  # noqa: PLC0415 - `--help` needs no archive
     from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
 
     try:
@@ -132,8 +132,6 @@ def over_archive(paths: Sequence[str], workers: int | None, what: str, work: Cal
 def progress(what: str) -> Iterator[Progress]:
     """A bar where standard error is a terminal, now and then a line where it is not."""
     if not sys.stderr.isatty():
-        from consumerd.base.clock import SystemClock  # noqa: PLC0415 - only where lines are printed
-
         yield Lines(what, SystemClock().monotonic)
         return
     from consumerd.cli.progress_bar import bar  # noqa: PLC0415 - only where a bar is shown

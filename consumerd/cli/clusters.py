@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from consumerd.base.address import format_address
+from consumerd.base.clock import SystemClock
 from consumerd.base.ports import ZooKeeper
 from consumerd.cli.session import ClusterAddress, connector, open_session, run_tool
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.net.zk.session import Session
     from consumerd.operate.admin.group_source import GroupSource
     from consumerd.service.config.model import Config
-    from consumerd.wire.registry.dialect import Dialect
 
 _T = TypeVar("_T")
 
@@ -88,7 +89,6 @@ async def groups_in_zookeeper(
     from consumerd.operate.admin.group_source import V07Groups  # noqa: PLC0415
     from consumerd.operate.admin.v08.group_source import ZooKeeperGroups  # noqa: PLC0415
     from consumerd.operate.admin.v08.logs import V08BrokerLogs  # noqa: PLC0415
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415 - heavy imports only for the command that runs
 
     if (await dialect_at(session, groups) or hint) is not Dialect.V08:
         yield V07Groups(session, connector(broker_timeout))
@@ -136,7 +136,6 @@ def require_zookeeper(cluster: ClusterAddress, what: str, remedy: str) -> None:
 async def dialect_at(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect | None:
     """Return the dialect of the nodes in a ZooKeeper; None if there are none, 0.7 if those of both exist."""
     from consumerd.net.cluster.dialects import look_for_dialect  # noqa: PLC0415
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
     from consumerd.wire.registry.errors import DialectError  # noqa: PLC0415
 
     try:
@@ -181,7 +180,6 @@ def make_client(
     import random  # noqa: PLC0415
     from functools import partial  # noqa: PLC0415
 
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.net.client.cluster import ClusterClient  # noqa: PLC0415
     from consumerd.net.client.opening import ChannelOpener  # noqa: PLC0415
     from consumerd.net.client.settings import ClientSettings  # noqa: PLC0415

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.address import format_address
+from consumerd.base.errors import HandlerLoadError
 from consumerd.base.settings.moments import ENDS, is_start
 from consumerd.cli.clusters import require_names
 from consumerd.cli.decoder_options import decoder_options, decoder_table
@@ -195,7 +196,6 @@ def _form(text: str | None) -> Sequence[bytes | Field] | None:
 
 def _decoder(config: Config, *, is_given: bool) -> Decoder | None:
     """The decoder of the values. `is_given`: by an option. Raises HandlerLoadError."""
-    from consumerd.base.errors import HandlerLoadError  # noqa: PLC0415
     from consumerd.service.config.build_handlers import build_decoder  # noqa: PLC0415
 
     try:

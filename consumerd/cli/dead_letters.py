@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.base.clock import iso_time
+from consumerd.base.clock import SystemClock, iso_time
+from consumerd.base.errors import CorruptDataError
 from consumerd.cli.config_option import file_option, subscription_option, together
 from consumerd.cli.numbers import zookeeper_option
 from consumerd.cli.session import json_option, run_tool, server_list
@@ -132,7 +133,6 @@ def replay_letters(
     path: Path, topic: str | None, error_type: str | None, progress: Path | None, **options: Any
 ) -> int | None:
     """Deliver letters again, to a configured handler or to a topic."""
-    from consumerd.base.errors import CorruptDataError  # noqa: PLC0415
     from consumerd.handlers.dead_letter_files import letter_files  # noqa: PLC0415
     from consumerd.handlers.dead_letter_progress import ReplayProgress, Selection, locked  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import replay  # noqa: PLC0415
@@ -204,7 +204,6 @@ def _config(
 async def _target(config: Config, to_topic: str | None, failed: Path | None, stack: AsyncExitStack) -> ReplayTarget:
     from random import SystemRandom  # noqa: PLC0415
 
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers import FileDeadLetters, HandlerContext  # noqa: PLC0415
     from consumerd.handlers.dead_letter_replay import HandlerTarget, TopicTarget, require_replayable  # noqa: PLC0415
     from consumerd.service.config.build_dead_letters import letter_producer  # noqa: PLC0415
@@ -253,7 +252,6 @@ def _lines(path: Path, progress: Path | None) -> Iterator[tuple[LetterLine, list
 
 
 def _complain(unreadable: list[LetterLine]) -> None:
-    from consumerd.base.errors import CorruptDataError  # noqa: PLC0415
 
     if unreadable:
         first = unreadable[0]

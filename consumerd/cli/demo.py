@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.demo.result import DemoResult
 
@@ -100,7 +101,6 @@ def command(
     """  # noqa: D301 - the escape tells the option parser to leave the table alone
     from rich.console import Console  # noqa: PLC0415 - imported by the command that runs
 
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.demo.play import Demo  # noqa: PLC0415
     from consumerd.demo.result import DemoOptions  # noqa: PLC0415
     from consumerd.demo.view import PlainView, TerminalView, pipeline_table  # noqa: PLC0415

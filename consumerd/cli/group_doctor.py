@@ -20,6 +20,7 @@ from consumerd.cli.session import (
     json_option,
 )
 from consumerd.cli.tables import counted, printable, show_rows
+from consumerd.operate.admin.errors import CheckFailedError
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.doctor import DoctorReport
@@ -94,7 +95,6 @@ def command(
 
 def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None:
     """Print the report. Raises CheckFailedError while something has to be mended."""
-    from consumerd.operate.admin.errors import CheckFailedError  # noqa: PLC0415
     from consumerd.operate.admin.mending import describe_step  # noqa: PLC0415
 
     done = report.remaining is not None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.clock import SystemClock
 from consumerd.cli.clusters import with_groups
 from consumerd.cli.numbers import PositiveFloat
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options
@@ -74,7 +75,6 @@ def command(
     Paths: /metrics; /healthz; /readyz, which answers 503 while the cluster cannot be read. A line with the port is
     printed when it listens.
     """
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.operate.admin.lag import read_lags  # noqa: PLC0415
     from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
     from consumerd.service.daemon.lag_exporter import LagExporter, serve  # noqa: PLC0415

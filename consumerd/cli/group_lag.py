@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.clusters import with_groups
@@ -23,6 +24,8 @@ from consumerd.cli.session import (
     json_option,
 )
 from consumerd.cli.tables import counted, show_rows
+from consumerd.operate.admin.errors import CheckFailedError
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.group_source import GroupSource
@@ -78,9 +81,7 @@ def command(
     end of the log, lag, lag in seconds (not for a single look at Kafka 0.7), with --watch what was read and written per
     second, and a remark.
     """
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415 - heavy imports only for the command that runs
     from consumerd.operate.admin.lag import LagTimes, read_lag  # noqa: PLC0415
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     name = cluster.group_or(group)
     repetitions = (1 if watch is None else None) if count is None else count
@@ -149,8 +150,6 @@ class _Shown(NamedTuple):
 
 def _require_all(group: str, snapshot: _LagSnapshot) -> None:
     """Raise CheckFailedError if the lag of a partition could not be read."""
-    from consumerd.operate.admin.errors import CheckFailedError  # noqa: PLC0415
-
     unread = [each for each in snapshot.lags if each.unread]
     if unread:
         first = unread[0]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from consumerd.base.clock import SystemClock
+from consumerd.base.errors import NotFoundError
 from consumerd.cli.config_option import file_option, subscription_option
 from consumerd.cli.decoder_options import decoder_options, decoder_table, plugin_options
 from consumerd.cli.session import json_option, run_tool
@@ -103,7 +105,6 @@ def _config(path: Path | None, subscription: str | None, handler: dict[str, Any]
 
 
 def _messages(name: str, stack: ExitStack, *, ndjson: bool, committed: bool) -> Iterator[Message | KeyedMessage]:
-    from consumerd.base.errors import NotFoundError  # noqa: PLC0415
     from consumerd.handlers.recorded import line_messages, record_messages, segment_messages  # noqa: PLC0415
 
     path = Path(name)
@@ -124,7 +125,6 @@ def _messages(name: str, stack: ExitStack, *, ndjson: bool, committed: bool) -> 
 async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -> tuple[int, int]:
     from random import SystemRandom  # noqa: PLC0415
 
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers import HandlerContext  # noqa: PLC0415
     from consumerd.handlers.rate import RateLimiter  # noqa: PLC0415
     from consumerd.handlers.recorded import batches  # noqa: PLC0415

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import (
     isolation_option,
@@ -104,7 +105,6 @@ def command(
     what is new or has changed. The exit code is 11 if the export is complete but problems were found, and 7 if a
     corrupt message ended it.
     """
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.storage.archives.export import ArchiveExport  # noqa: PLC0415 - `--help` needs no archive
 
     check_target(options, output)

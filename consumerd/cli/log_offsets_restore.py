@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.base.errors import ExitCode
+from consumerd.base.errors import ExitCode, NotFoundError
 from consumerd.cli.archive_work import progress
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.config_option import together
@@ -16,6 +16,7 @@ from consumerd.cli.log_restore import check_reached, open_target, refuse_given, 
 from consumerd.cli.migrate_offsets import show_plan
 from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option
 from consumerd.cli.session import run_tool
+from consumerd.operate.admin.errors import RefusedError
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
@@ -65,8 +66,6 @@ def restore_offsets(
 
     Raises NotFoundError, RefusedError, BrokerError.
     """
-    from consumerd.base.errors import NotFoundError  # noqa: PLC0415
-    from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
     from consumerd.operate.admin.offset_plans import OffsetPlan  # noqa: PLC0415
     from consumerd.operate.migrate.restored_offsets import select_offsets  # noqa: PLC0415
     from consumerd.storage.archives.copies import existing_topics  # noqa: PLC0415

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import progress, show_findings, stopping
 from consumerd.cli.config_option import together
@@ -157,7 +158,6 @@ def open_target(section: KafkaSection) -> ClusterClient:
     """A client of the cluster, for `async with`."""
     import random  # noqa: PLC0415
 
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.service.daemon.forwarding import target_client  # noqa: PLC0415
 
     return target_client(section)(SystemClock(), random.SystemRandom())
@@ -182,7 +182,6 @@ async def _restore(
 ) -> RestoreReport:
     import random  # noqa: PLC0415
 
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.handlers.forward.mapping import BrokerMajorNumbering  # noqa: PLC0415
     from consumerd.operate.migrate.restore import Restore, restore_settings  # noqa: PLC0415
     from consumerd.service.daemon.forwarding import make_forward_handler, target_client  # noqa: PLC0415

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.base.errors import ConfigError
 from consumerd.cli.clusters import open_groups
 from consumerd.cli.config_option import Decorated, file_option, servers_option, together
 from consumerd.cli.mirror_v08 import rename_option, renaming
@@ -103,7 +104,6 @@ async def _move(
     origin: ClusterAddress, target: ClusterAddress, request: MoveRequest, how: How
 ) -> tuple[OffsetPlan, Path | None]:
     """Plan the move, and apply it if that is requested and allowed."""
-    from consumerd.base.errors import ConfigError  # noqa: PLC0415
     from consumerd.operate.admin.v08.group_source import V08GroupSource  # noqa: PLC0415
     from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 

@@ -27,6 +27,7 @@ from consumerd.cli.setting_option import fetch_isolation_option
 from consumerd.cli.tables import counted, printable, show_rows
 from consumerd.operate.migrate.findings import ComparisonReport, MessageCounts, PartitionReport
 from consumerd.operate.migrate.message_source import MessageSource
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from consumerd.handlers.forward.target_log import TargetLog
@@ -147,7 +148,6 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
         return report
 
     async def from_cluster(session: Session) -> ComparisonReport:
-        from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
         from consumerd.wire.registry.errors import DialectError  # noqa: PLC0415
 
         if await dialect_at(session) is Dialect.V08:

@@ -22,6 +22,7 @@ from consumerd.cli.clusters import with_groups
 from consumerd.cli.config_option import Decorated, together
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, json_option
 from consumerd.cli.tables import counted, show_rows
+from consumerd.operate.admin.errors import RefusedError
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.changes import OffsetChange, OffsetTarget
@@ -86,8 +87,6 @@ class How:
 
     def conclude(self, plan: OffsetPlan) -> None:
         """Raise RefusedError where there are refusals; say of a dry run that it is one."""
-        from consumerd.operate.admin.errors import RefusedError  # noqa: PLC0415
-
         if refusals := plan.refused(force=self.force):
             more = f" ({len(refusals) - 1} more reasons)" if len(refusals) > 1 else ""
             remedy = "stop the members first" if plan.final else "--force overrides this"

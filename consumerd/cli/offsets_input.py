@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
+from consumerd.operate.admin.errors import OffsetFileError
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.changes import OffsetTarget
@@ -78,7 +80,6 @@ def _at_time(milliseconds: Callable[[], int], option: str) -> OffsetTarget:
 
 def read_file(file: str) -> GroupOffsets:
     """The offsets of a file, `-` for standard input. Raises OffsetFileError."""
-    from consumerd.operate.admin.errors import OffsetFileError  # noqa: PLC0415
     from consumerd.operate.admin.offset_file import parse_offsets  # noqa: PLC0415
 
     try:
@@ -93,8 +94,6 @@ def select(
     offsets: GroupOffsets, groups: tuple[str, ...], topics: tuple[str, ...], partitions: tuple[str, ...], file: str
 ) -> GroupOffsets:
     """The entries of a file that `--group`, `--topic` and `--partition` select. Raises NotFoundError."""
-    from consumerd.base.errors import NotFoundError  # noqa: PLC0415
-
     for group in groups:
         if group not in offsets:
             raise NotFoundError(f"{file} holds no offsets of group {group!r}")

@@ -14,6 +14,7 @@ from consumerd.cli.clusters import dialect_at, registered_client
 from consumerd.cli.numbers import PositiveFloat, PositiveInt
 from consumerd.cli.session import ClusterAddress, cluster_options
 from consumerd.cli.setting_option import setting_option
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from consumerd.cli.produce_lines import ProduceOptions
@@ -214,7 +215,6 @@ def command(cluster: ClusterAddress | None, **options: Any) -> None:
 async def _by_zookeeper(session: Session, cluster: ClusterAddress, options: ProduceOptions) -> None:
     """Send to the brokers that are registered; of 0.7 if there are none."""
     from consumerd.cli import produce_lines as lines  # noqa: PLC0415
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     if await dialect_at(session) is not Dialect.V08:
         require_v07(options)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from consumerd.base.address import parse_addresses, split_addresses
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.cli.config_option import Decorated, file_option, servers_option, together
 from consumerd.cli.numbers import PositiveFloat, zookeeper_option
@@ -239,7 +240,6 @@ async def open_session(zookeeper: str, timeout: float, section: ZooKeeperSection
     """A session as that of `with_session`, for work on several of them."""
     import random  # noqa: PLC0415
 
-    from consumerd.base.clock import SystemClock  # noqa: PLC0415
     from consumerd.net.cluster.entry import start_session  # noqa: PLC0415
     from consumerd.net.zk.session import Session  # noqa: PLC0415
 

@@ -11,10 +11,10 @@ from consumerd.cli.clusters import with_groups
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, json_option
 from consumerd.cli.tables import show_rows
 from consumerd.cli.topics_change import create, delete
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.group_source import GroupSource
-    from consumerd.wire.registry.dialect import Dialect
 
 EXAMPLES = """\b
 Examples:
@@ -48,7 +48,6 @@ def list_topics(cluster: ClusterAddress, as_json: bool) -> None:
     without a leader.
     """
     from consumerd.cli.topics_show import show_list  # noqa: PLC0415
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     async def read(source: GroupSource) -> tuple[Dialect, Any]:
         return source.dialect, await source.topics()

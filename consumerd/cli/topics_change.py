@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from consumerd.base.errors import BrokerError
 from consumerd.cli.backups import say_dry_run
 from consumerd.cli.clusters import with_groups
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.session import ClusterAddress, cluster_options, json_option
 from consumerd.cli.tables import show_rows
+from consumerd.wire.registry.dialect import Dialect
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.group_source import GroupSource
@@ -95,7 +97,6 @@ def create(
     creates a topic when it receives the first message.
     """
     from consumerd.operate.admin.v08.topic_nodes import TopicPlan  # noqa: PLC0415
-    from consumerd.wire.registry.dialect import Dialect  # noqa: PLC0415
 
     if assignment is not None and (partitions is not None or replication_factor is not None):
         raise click.UsageError("give either --replica-assignment, or --partitions and --replication-factor")
@@ -140,7 +141,6 @@ def delete(cluster: ClusterAddress, topics: tuple[str, ...], execute: bool, as_j
 async def _delete(
     source: GroupSource, topics: tuple[str, ...], timeout: float, *, execute: bool, as_json: bool
 ) -> None:
-    from consumerd.base.errors import BrokerError  # noqa: PLC0415
     from consumerd.cli.topics_show import read_topics  # noqa: PLC0415
     from consumerd.operate.admin.logs import LogRange  # noqa: PLC0415
 
