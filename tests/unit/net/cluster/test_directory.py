@@ -135,7 +135,7 @@ async def test_skips_unreadable_broker_with_one_warning(server: MemoryZooKeeper,
     server.put("/brokers/ids/0", b"damaged")
     server.put("/brokers/ids/x", b"h:1")
     server.put("/brokers/ids/1", b"h:9092")
-    with patch("consumerd.net.cluster.following.log") as log:
+    with patch("consumerd.net.cluster.directory.log") as log:
         async with following(zk) as (directory, changes):
             assert list(await changes.next()) == [1]
             server.put("/brokers/ids/1", b"h:9093")
