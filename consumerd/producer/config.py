@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 from consumerd.base.address import parse_address, parse_addresses
 from consumerd.base.errors import ConfigError
 from consumerd.base.ports import SaslMechanism
+from consumerd.base.settings.kind import check_fields
 from consumerd.base.settings.properties import prop, read_properties
 from consumerd.base.settings.servers import KafkaSection, ZooKeeperSection
 from consumerd.base.settings.setting import Seconds
@@ -106,8 +107,10 @@ class ProducerConfig:
                 "a producer needs exactly one of brokers (broker.list), zookeeper (zk.connect) and bootstrap "
                 "(brokers of Kafka 0.8 or later)."
             )
-        if self.dialect not in ("auto", "0.7", "0.8"):
-            raise ConfigError(f"dialect must be one of auto, 0.7, 0.8, not {self.dialect!r}.")
+        try:
+            check_fields(self)
+        except ValueError as error:
+            raise ConfigError(f"{error}.") from None
         if self.bootstrap:
             parse_addresses(self.bootstrap, "bootstrap")
             self.require_v08()

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Annotated
 
 from consumerd.base.errors import ConfigError
-from consumerd.base.settings.kind import Ge, Unit, check_fields
+from consumerd.base.settings.kind import Ge, Le, Unit, check_fields
 from consumerd.base.settings.properties import Natural, Positive, prop
-from consumerd.base.settings.setting import SecondsOrZero
+from consumerd.base.settings.setting import Bytes, SecondsOrZero
 from consumerd.wire.compression import Codec
 
 
@@ -33,24 +33,27 @@ class ProducerSettings:
     #: Topics that `codec` is for; empty: all of them.
     compressed_topics: frozenset[str] = prop("compressed.topics", frozenset(), read=_topics)
     #: Message format: 0 is that of Kafka 0.6, 1 that of 0.7.
-    magic: int = 1
+    magic: Annotated[int, Ge(0), Le(1)] = 1
     #: Largest payload of a message (it must not be above the brokers').
     max_message_bytes: Natural = prop("max.message.size", 1_000_000)
     #: Largest request (the brokers' max.socket.request.bytes).
-    max_request_bytes: int = 100 * 1024 * 1024
+    max_request_bytes: Bytes = 100 * 1024 * 1024
     #: Wait until the broker has received each batch (see `Producer`). 0.7.2 never does.
     confirm: bool = True
     #: Read sent messages back, and raise NotArrivedError for missing ones (see `consumerd.producer.v07.verify`).
     verify: bool = False
     #: Time to wait for it. Brokers return flushed messages only; they flush every 3 s by default.
-    verify_timeout: float = 15.0
+    verify_timeout: SecondsOrZero = 15.0
     #: The number of retries for one batch when a broker cannot be reached, or is not known yet.
     retries: Natural = prop("num.retries", 5)
     #: The number of times that a batch whose fate is unknown is sent again. 0: raise UncertainError at once.
     resends: Natural = prop("num.retries", 2)
     #: The first pause before another try is drawn from 0 to this; the bound doubles each time.
-    initial_backoff: float = 0.1
-    max_backoff: float = 2.0
+    initial_backoff: SecondsOrZero = 0.1
+    max_backoff: SecondsOrZero = 2.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def codec_for(self, topic: str) -> Codec:
         """Return the codec of messages for `topic`."""

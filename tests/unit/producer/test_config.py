@@ -140,6 +140,20 @@ def test_accepts_numbers_from_the_least_one(name: str, least: int) -> None:
         READ({"zk.connect": "z:1", name: str(least - 1)})
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"session_timeout": 0}, r"^session_timeout must be a positive number of seconds.*, not 0\.$"),
+        ({"session_wait": -1.0}, r"^session_wait must be a positive number of seconds.*, not -1\.0\.$"),
+        ({"dialect": "0.9"}, r"^dialect must be one of auto, 0\.7, 0\.8, not '0\.9'\.$"),
+        ({"background": "yes"}, r"^background must be true or false, not 'yes'\.$"),
+    ],
+)
+def test_rejects_invalid_values(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ProducerConfig(zookeeper="z:1", **given)
+
+
 def test_does_not_show_credentials() -> None:
     secret: Any = partial(print, "secret")
     assert "secret" not in repr(ProducerConfig(bootstrap=["h:1"], sasl=secret))

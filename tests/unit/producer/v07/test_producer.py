@@ -237,6 +237,20 @@ async def test_rejects_queues_without_room(given: dict[str, Any]) -> None:
     QueueSettings(**least)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"magic": 2}, "magic must be a whole number from 0 to 1, not 2"),
+        ({"retries": -1}, "retries must be 0 or a positive whole number, not -1"),
+        ({"verify_timeout": -1.0}, "verify_timeout must be 0 or a positive number of seconds, not -1.0"),
+        ({"max_request_bytes": 0}, "max_request_bytes must be a positive whole number of bytes, not 0"),
+    ],
+)
+async def test_rejects_settings_out_of_bounds(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        ProducerSettings(**given)
+
+
 async def routes(zookeeper: MemoryZooKeeper, key: Any, partition: int | None) -> set[tuple[str, int]]:
     """The hosts and partitions that a router chooses, in many attempts."""
     session = zookeeper.session()
