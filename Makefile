@@ -119,7 +119,7 @@ check: setup  ## ruff, codespell, the phrases of docs/style.md, tests that check
 	$(BIN)/codespell
 	$(BIN)/python -m pytest -q tests/unit/test_prose.py tests/unit/test_assertions.py \
 		tests/unit/test_architecture.py tests/unit/test_documents.py::test_numbers_are_those_of_the_code \
-		tests/unit/test_documents.py::test_table_of_sparks_options_is_that_of_the_code \
+		tests/unit/test_documents.py::test_tables_of_options_are_those_of_the_code \
 		tests/unit/service/config/test_defaults.py::test_every_keyword_of_the_library_refers_to_its_key \
 		tests/unit/service/config/test_defaults.py::test_settings_of_a_client_refer_to_the_keys \
 		tests/unit/service/config/test_defaults.py::test_keywords_have_the_choices_of_their_keys

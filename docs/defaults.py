@@ -2,7 +2,7 @@
 
 A default in a document is text like any other, so that a page reads the same on code hosts. It is found by its form: as
 `key` (value), or in a table with the column `default`. `python docs/defaults.py` writes those that have changed, which
-`make docs` does first, and the table of Spark's options; a test fails until then.
+`make docs` does first, and the tables of Spark's options and the broker's properties; a test fails until then.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import consumerd
-from consumerd.base.settings.properties import properties_of
 from consumerd.service.config.model import Config
 from consumerd.spark.source.options import OPTIONS
 from consumerd.storage.broker.config import WITHOUT_EFFECT, BrokerConfig
@@ -75,9 +73,8 @@ def _parameters(made: Any) -> dict[str, Any]:
 
 
 def _broker_properties() -> dict[str, Any]:
-    defaults = {each.name: each.default for each in fields(BrokerConfig) if each.default is not MISSING}
-    effective = {name: defaults.get(key) for name, ((key, _), *_) in properties_of(BrokerConfig).items()}
-    return dict.fromkeys(WITHOUT_EFFECT) | effective
+    keys = BrokerConfig.fields.values()
+    return {each.names.v07: None if each.required else each.value() for each in keys if each.names.v07}
 
 
 def defaults_for(document: str, before: str) -> Mapping[str, Any]:
@@ -178,13 +175,27 @@ def spark_options() -> str:
     return "".join(rows)
 
 
+def broker_properties(*, own: bool) -> str:
+    """The table of the broker's properties: its `own` ones, or those of 0.7.2."""
+    rows = ["| property | default | |\n|---|---|---|\n"]
+    for each in BrokerConfig.fields.values():
+        if each.names.v07 and each.more.get("own", False) is own:
+            default = each.more.get("shown") or ("" if each.value() == {} else str(each.value()).lower())
+            rows.append(f"| `{each.names.v07}` |{f' {default}' if default else ''} | {each.description} |\n")
+    if not own:
+        rows += [f"| `{name}` | | without effect: {reason} |\n" for name, reason in WITHOUT_EFFECT.items()]
+    return "".join(rows)
+
+
 def rewritten(document: str) -> str:
     """The text of a document with the defaults and options that the code has."""
     text = read(document)
     for place in sorted((*tables(document), *sentences(document)), key=lambda each: each.begin, reverse=True):
         if same(place.text, place.default) is False:
             text = f"{text[: place.begin]}{written(place.default, place.text)}{text[place.end :]}"
-    return re.sub(r"\| option \| for \| \|\n(?:\|.*\n)+", lambda _: spark_options(), text)
+    text = re.sub(r"\| option \| for \| \|\n(?:\|.*\n)+", lambda _: spark_options(), text)
+    made = iter((broker_properties(own=False), broker_properties(own=True)))
+    return re.sub(r"\| property \| default \| \|\n(?:\|.*\n)+", lambda _: next(made), text)
 
 
 if __name__ == "__main__":

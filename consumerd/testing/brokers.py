@@ -11,7 +11,6 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
@@ -268,7 +267,7 @@ class InProcessBroker(LoopbackBroker):
             timeout = self.config.zk_session_ms / 1000
             self._session = Session(self.zookeeper, clock=clock, rng=rng, session_timeout=timeout)
             await self._session.start(20.0)
-        config = replace(self.config, port=self._port)
+        config = self.config.replace(port=self._port)
         self._broker = Broker(config, clock=clock, rng=rng, zookeeper=self._session)
         self._task = asyncio.create_task(self._broker.run(), name=f"broker {self.broker_id}")
         ready = asyncio.create_task(self._broker.ready.wait())

@@ -156,8 +156,12 @@ def test_numbers_are_those_of_the_code() -> None:
     assert sum(fits is not None for _, fits in judged) > 60
 
 
-def test_table_of_sparks_options_is_that_of_the_code() -> None:
-    assert defaults.spark_options() in read("docs/spark.md"), "run `python docs/defaults.py`"
+def test_tables_of_options_are_those_of_the_code() -> None:
+    for document in ("docs/spark.md", "docs/broker.md"):
+        assert defaults.rewritten(document) == read(document), "run `python docs/defaults.py`"
+    for own in (True, False):
+        assert defaults.broker_properties(own=own) in read("docs/broker.md")
+    assert defaults.spark_options() in read("docs/spark.md")
     listed = re.findall(r"^\| `([\w.]+)`", defaults.spark_options(), re.MULTILINE)
     assert listed == [name for name in OPTIONS if name != "paths"]
 

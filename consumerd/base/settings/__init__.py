@@ -1,4 +1,4 @@
 """The settings: each is declared once, with its type, default, bounds, meaning and other names.
 
-Files in reading order: moments, kind, properties, setting, group, monitoring, processing, servers.
+Files in reading order: moments, kind, setting, properties, group, monitoring, processing, servers.
 """

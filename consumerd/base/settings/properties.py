@@ -1,4 +1,5 @@
-"""Properties of Kafka 0.7: a field of a dataclass says which one fills it, and its type says how the text is read.
+"""Properties of Kafka 0.7: a key of a table, or a field of a dataclass, says which one fills it, and its type how the
+text is read.
 
 Times are seconds here and milliseconds there. What no type can say, such as a list of addresses, has a reader.
 """
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, field, fields
 from functools import cache
 from types import SimpleNamespace
-from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from consumerd.base.errors import ConfigError, did_you_mean
 from consumerd.base.settings.kind import Ge, Le, Unit, ValueKind, kind_of
+from consumerd.base.settings.setting import Section
 
 _INT32: Final = (1 << 31) - 1
 #: Numbers as Java has them.
@@ -37,8 +39,14 @@ def prop(
 @cache
 def properties_of(settings: type) -> dict[str, list[tuple[str, Callable[[str, str], Any]]]]:
     """Each property, and the fields that it fills with their readers."""
+    if issubclass(settings, Section):
+        keys = {key: each for key, each in settings.fields.items() if each.names.v07 is not None}
+        return {
+            str(each.names.v07): [(key, each.more.get("text") or _reader_of(settings.hints()[key]))]
+            for key, each in keys.items()
+        }
     found: dict[str, list[tuple[str, Callable[[str, str], Any]]]] = {}
-    for each in fields(settings):
+    for each in fields(cast("Any", settings)):
         said = each.metadata.get("property")
         if said is not None:
             found.setdefault(said.name, []).append((each.name, said.read or _reader(settings, str(each.type))))
@@ -68,7 +76,12 @@ def read_properties(
 
 def _reader(settings: type, annotation: str) -> Callable[[str, str], Any]:
     scope = vars(sys.modules[settings.__module__])
-    hint = get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), scope, include_extras=True)["it"]
+    return _reader_of(
+        get_type_hints(SimpleNamespace(__annotations__={"it": annotation}), scope, include_extras=True)["it"]
+    )
+
+
+def _reader_of(hint: Any) -> Callable[[str, str], Any]:
     if get_origin(hint) is Mapping:
         kind = kind_of(get_args(hint)[1])
         return lambda name, text: dict(_by_topic(kind, name, text))

@@ -1,16 +1,12 @@
 """The broker's settings under their 0.7 names (golden notes, 8).
 
-Strategy: each field says which property of 0.7.2, or of our own, fills it. An unknown name is refused with the nearest
-one; a known name without effect here is in `ignored`, so that the caller can report it.
+Strategy: a table declares each property of 0.7.2, and of our own. An unknown name is refused with the nearest one; a
+known name without effect here is in `ignored`, so that the caller can report it.
 """
 
 from __future__ import annotations
 
-from collections.abc import (
-    Iterator,
-    Mapping,
-)
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -18,7 +14,8 @@ from urllib.parse import urlsplit
 from consumerd.base.address import parse_address
 from consumerd.base.errors import ConfigError
 from consumerd.base.settings.kind import Ge, Le
-from consumerd.base.settings.properties import Milliseconds, Natural, Positive, prop, read_properties
+from consumerd.base.settings.properties import Milliseconds, Natural, Positive, read_properties
+from consumerd.base.settings.setting import Field, Names, Section, Tuned
 from consumerd.storage import DeletePolicy, LogSettings, MaxAge, MaxBytes
 from consumerd.storage.broker.policies import PolicyFactory, load_policies
 from consumerd.wire.registry.values import MAX_PARTITIONS
@@ -38,78 +35,143 @@ def _url(name: str, text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+def _property(name: str, about: str, **said: Any) -> Any:
+    """A property. `about` is Markdown of docs/broker.md; `own`: 0.7.2 does not have it; `shown`: words for the default;
+    `text` reads it, if its type does not say how.
+    """
+    return Field(description=about, names=Names(v07=name), **said)
+
+
+class BrokerConfig(Section):
     """Settings of one broker. Defaults are those of 0.7.2, except port 9092 (spec 000) and the broker id."""
 
-    log_dir: Path = prop("log.dir")
-    broker_id: Natural = prop("brokerid", 0)
+    log_dir: Path = _property("log.dir", "the directory of the logs, also `--log-dir`", shown="-")
+    broker_id: Natural = _property("brokerid", "also `--broker-id`", default=0)
     #: Address to listen on.
     host: str = "127.0.0.1"
-    #: 0: the system chooses a free one.
-    port: Annotated[int, Ge(0), Le(65535)] = prop("port", 9092)
-    #: The address that is registered in ZooKeeper for clients; by default the one to listen on.
-    advertised_host: str | None = prop("hostname", None)
-    partitions: Annotated[int, Ge(1), Le(MAX_PARTITIONS)] = prop("num.partitions", 1)
-    topic_partitions: Mapping[str, Annotated[int, Ge(1), Le(MAX_PARTITIONS)]] = prop(
-        "topic.partition.count.map", factory=dict
+    port: Annotated[int, Ge(0), Le(65535)] = _property("port", "also `--port`; 0 is a free one", default=9092)
+    advertised_host: str | None = _property(
+        "hostname", "the address that is registered in ZooKeeper for clients; also `--host`, where it listens",
+        default=None, shown="the address listened on",
+    )  # fmt: skip
+    partitions: Annotated[int, Ge(1), Le(MAX_PARTITIONS)] = _property(
+        "num.partitions", "also `--partitions`", default=1
     )
-    segment_bytes: Positive = prop("log.file.size", 1 << 30)
-    topic_segment_bytes: Mapping[str, Positive] = prop("topic.log.file.size", factory=dict)
-    roll_hours: Positive = prop("log.roll.hours", 168)
-    topic_roll_hours: Mapping[str, Positive] = prop("topic.log.roll.hours", factory=dict)
-    flush_messages: Positive = prop("log.flush.interval", 500)
-    topic_flush_messages: Mapping[str, Positive] = prop("topic.log.flush.interval", factory=dict)
-    flush_check_ms: Milliseconds = prop("log.default.flush.scheduler.interval.ms", 3000)
-    #: None: at each run of the scheduler.
-    flush_ms: Milliseconds | None = prop("log.default.flush.interval.ms", None)
-    topic_flush_ms: Mapping[str, Milliseconds] = prop("topic.flush.intervals.ms", factory=dict)
-    #: None: segments are kept for ever; 0.7.2 deletes after 168 hours by default.
-    retention_hours: Positive | None = prop("log.retention.hours", None)
-    topic_retention_hours: Mapping[str, Positive] = prop("topic.log.retention.hours", factory=dict)
-    #: -1: logs may grow without bound.
-    retention_bytes: Annotated[int, Ge(-1), Le(_INT64)] = prop("log.retention.size", -1)
-    topic_retention_bytes: Mapping[str, Annotated[int, Ge(-1), Le(_INT64)]] = prop(
-        "topic.log.retention.size", factory=dict
+    topic_partitions: Mapping[str, Annotated[int, Ge(1), Le(MAX_PARTITIONS)]] = _property(
+        "topic.partition.count.map", "the same by topic: `topic:n,topic:n`", default_factory=dict
     )
-    #: Applied after age and size.
-    delete_policies: tuple[PolicyFactory, ...] = prop("log.delete.policies", (), read=load_policies)
-    cleanup_minutes: Positive = prop("log.cleanup.interval.mins", 10)
-    #: Largest payload of an outer message; sets with a larger one are dropped (golden notes, 1).
-    max_message_bytes: Natural = prop("max.message.size", 1_000_000)
-    max_request_bytes: Positive = prop("max.socket.request.bytes", 100 << 20)
-    max_topic_length: Annotated[int, Ge(1), Le(255)] = prop("max.topic.name.length", 255)
-    #: Limit of logs created by producers; 0: any number, as in 0.7.2.
-    max_logs: Natural = prop("max.logs", 10_000)
-    #: Bytes of requests that are received or handled, of all connections; at least `max_request_bytes`.
-    queued_bytes: Annotated[int, Ge(1), Le(_INT64)] = prop("queued.max.request.bytes", 256 << 20)
-    #: Time after which an incomplete request ends its connection; 0: no limit, as in 0.7.2.
-    request_timeout_ms: Natural = prop("socket.request.timeout.ms", 60_000)
-    #: Limit of simultaneous connections; 0: as many as the system allows, as in 0.7.2.
-    max_connections: Natural = prop("max.connections", 10_000)
-    #: Time after which an idle connection is closed, unless it has produced; 0: never, as in 0.7.2.
-    max_idle_ms: Natural = prop("connections.max.idle.ms", 3_600_000)
-    #: Threads that wait for the disk; None: asyncio's default.
-    threads: Positive | None = prop("num.threads", None)
-    #: 0 leaves the size of socket buffers to the operating system, which tunes them; 0.7.2 sets 102400.
-    send_buffer: Positive = prop("socket.send.buffer", 0)
-    receive_buffer: Positive = prop("socket.receive.buffer", 0)
-    use_zookeeper: bool = prop("enable.zookeeper", True)
-    #: `host:port[,host:port...][/chroot]`
-    zookeeper: str | None = prop("zk.connect", None)
-    zk_session_ms: Milliseconds = prop("zk.sessiontimeout.ms", 6000)
-    #: None: as long as the session timeout.
-    zk_connection_ms: Milliseconds | None = prop("zk.connectiontimeout.ms", None)
-    #: `host:port` of the HTTP server for probes and metrics; None: there is none.
-    health_listen: str | None = prop("health.listen", None, read=_address)
-    #: Whether that server serves /metrics.
-    health_metrics: bool = prop("health.metrics", False)
-    #: Base URL of an OpenTelemetry collector that receives the metrics; None: from OTEL_* in the environment.
-    otlp_endpoint: str | None = prop("telemetry.otlp.endpoint", None, read=_url)
-    #: Whether metrics of logs have a label for the partition; else they are summed up by topic.
-    partition_labels: bool = prop("metrics.partition.labels", True)
+    segment_bytes: Positive = _property(
+        "log.file.size", "a larger segment is rolled before the next append", default=1 << 30
+    )
+    topic_segment_bytes: Mapping[str, Positive] = _property(
+        "topic.log.file.size", "the same by topic", default_factory=dict
+    )
+    roll_hours: Positive = _property(
+        "log.roll.hours", "counts from the first append since the file was opened", default=168
+    )
+    topic_roll_hours: Mapping[str, Positive] = _property(
+        "topic.log.roll.hours", "the same by topic", default_factory=dict
+    )
+    flush_messages: Positive = _property(
+        "log.flush.interval", "messages; those inside compressed ones are counted", default=500
+    )
+    topic_flush_messages: Mapping[str, Positive] = _property(
+        "topic.log.flush.interval", "`log.flush.interval` by topic: `topic:n,topic:n`", default_factory=dict, own=True
+    )
+    flush_check_ms: Milliseconds = _property(
+        "log.default.flush.scheduler.interval.ms", "how often the scheduler looks for logs that are due for a flush",
+        default=3000,
+    )  # fmt: skip
+    flush_ms: Milliseconds | None = _property(
+        "log.default.flush.interval.ms", "a log with older unflushed messages is due", default=None,
+        shown="the scheduler's interval",
+    )  # fmt: skip
+    topic_flush_ms: Mapping[str, Milliseconds] = _property(
+        "topic.flush.intervals.ms", "the same by topic", default_factory=dict
+    )
+    retention_hours: Positive | None = _property(
+        "log.retention.hours", "after which segments are deleted; 0.7.2: 168", default=None, shown="**none**"
+    )
+    topic_retention_hours: Mapping[str, Positive] = _property(
+        "topic.log.retention.hours", "the same by topic", default_factory=dict
+    )
+    retention_bytes: Annotated[int, Ge(-1), Le(_INT64)] = _property(
+        "log.retention.size", "to which logs may grow; -1: without bound", default=-1
+    )
+    topic_retention_bytes: Mapping[str, Annotated[int, Ge(-1), Le(_INT64)]] = _property(
+        "topic.log.retention.size", "the same by topic, any size; crashes 0.7.2", default_factory=dict
+    )
+    delete_policies: tuple[PolicyFactory, ...] = _property(
+        "log.delete.policies", "applied after age and size, see below", default=(), own=True, shown="none",
+        text=load_policies,
+    )  # fmt: skip
+    cleanup_minutes: Positive = _property(
+        "log.cleanup.interval.mins", "between looks for segments to delete; the first time after a minute", default=10
+    )
+    max_message_bytes: Natural = _property(
+        "max.message.size", "payload of an outer message; sets with a larger one are dropped silently, as by 0.7.2",
+        default=1_000_000,
+    )  # fmt: skip
+    max_request_bytes: Positive = _property(
+        "max.socket.request.bytes", "a larger frame closes the connection", default=100 << 20
+    )
+    max_topic_length: Annotated[int, Ge(1), Le(255)] = _property(
+        "max.topic.name.length", "bytes of a topic's name at most", default=255
+    )
+    max_logs: Natural = _property(
+        "max.logs", "0: unlimited; a PRODUCE that would create another log is refused, and its connection closed; "
+        "existing logs are not affected", default=10_000, own=True,
+    )  # fmt: skip
+    queued_bytes: Annotated[int, Ge(1), Le(_INT64)] = _property(
+        "queued.max.request.bytes", "memory for requests that are being received or processed, of all connections "
+        "together, but at least `max.socket.request.bytes`; when it is used up, further requests wait, and the "
+        "connection that has held its share for the longest (2 s at least) is closed", default=256 << 20, own=True,
+    )  # fmt: skip
+    request_timeout_ms: Natural = _property(
+        "socket.request.timeout.ms", "0: never; a connection is closed if a request is incomplete this long after its "
+        "first bytes", default=60_000, own=True,
+    )  # fmt: skip
+    max_connections: Natural = _property(
+        "max.connections", "0: unlimited; further connections are closed at once; logged once, with their number "
+        "afterwards", default=10_000, own=True,
+    )  # fmt: skip
+    max_idle_ms: Natural = _property(
+        "connections.max.idle.ms", "0: never; a connection without traffic for this time is closed, also one that "
+        "does not read its answer. Consumers reconnect. An idle connection that has produced stays open: producers of "
+        "0.7 do not notice that their connection was closed, and lose the next messages", default=3_600_000, own=True,
+    )  # fmt: skip
+    threads: Positive | None = _property(
+        "num.threads", "threads for disk I/O; clients need none", default=None, shown="Python's default"
+    )
+    send_buffer: Positive = _property("socket.send.buffer", "0.7.2: 102400", default=0, shown="**left to the system**")
+    receive_buffer: Positive = _property(
+        "socket.receive.buffer", "0.7.2: 102400", default=0, shown="**left to the system**"
+    )
+    use_zookeeper: bool = _property("enable.zookeeper", "also `--no-zookeeper`", default=True)
+    zookeeper: str | None = _property(
+        "zk.connect", "`host:port[,host:port...][/chroot]`, also `--zookeeper`", default=None, shown="-"
+    )
+    zk_session_ms: Milliseconds = _property("zk.sessiontimeout.ms", "of the broker's session", default=6000)
+    zk_connection_ms: Milliseconds | None = _property(
+        "zk.connectiontimeout.ms", "how long a start waits for ZooKeeper", default=None, shown="the session timeout"
+    )
+    health_listen: str | None = _property(
+        "health.listen", "address of the HTTP server for [probes and metrics](#probes-and-metrics), also "
+        "`--health-listen`", default=None, own=True, shown="none", text=_address,
+    )  # fmt: skip
+    health_metrics: bool = _property(
+        "health.metrics", "whether it serves `/metrics`, also `--metrics`", default=False, own=True
+    )
+    otlp_endpoint: str | None = _property(
+        "telemetry.otlp.endpoint", "base URL of an OpenTelemetry collector that gets the metrics (extra `otel`); "
+        "without it the environment variable `OTEL_EXPORTER_OTLP_ENDPOINT` is used", default=None, own=True,
+        shown="none", text=_url,
+    )  # fmt: skip
+    partition_labels: bool = _property(
+        "metrics.partition.labels", "metrics for each partition; false sums them up by topic", default=True, own=True
+    )
     #: Configured properties of 0.7.2 without effect here; `WITHOUT_EFFECT` has the reasons.
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = Tuned(())
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], **overrides: Any) -> BrokerConfig:
