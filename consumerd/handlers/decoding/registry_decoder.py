@@ -94,10 +94,6 @@ class RegistryDecoder:
         except DecodeError as error:
             raise DecodeError(f"{error} (schema {frame.schema})") from None
 
-    def load_now(self, schema: int | str) -> None:
-        """Read a schema. Blocks. Raises ConnectError while the registry is not there."""
-        self._cache.load(schema)
-
     def _made(self, schema: int | str, topic: str) -> _Decode:
         registered = self._cache.get(schema)
         if registered is None:
