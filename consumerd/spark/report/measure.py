@@ -159,6 +159,13 @@ def _summed(rows: pa.Table, key: str) -> pa.Table:
     return found.select([key, "rows_sum"]).rename_columns([key, "rows"])
 
 
+def _counted(values: Iterable[pa.Array], nothing: pa.Table) -> pa.Table:
+    """How often each value occurs. `nothing`: the empty table, whose first column has the values."""
+    key = nothing.schema.names[0]
+    found = (_summed(pa.table({key: each, "rows": repeated(1, pa.int64(), len(each))}), key) for each in values)
+    return _summed(pa.concat_tables([nothing, *found]), key)
+
+
 def _reason_texts(rows: pa.RecordBatch) -> pa.Array:
     """Reasons as they are shown."""
     reason = rows.column("reason")
@@ -168,11 +175,7 @@ def _reason_texts(rows: pa.RecordBatch) -> pa.Array:
 
 def _reasons(batches: Iterator[pa.RecordBatch]) -> pa.Table:
     """In a task: rows by reason."""
-    found = [_NO_REASONS]
-    for rows in batches:
-        counted = pa.table({"text": _reason_texts(rows), "rows": repeated(1, pa.int64(), rows.num_rows)})
-        found.append(_summed(counted, "text"))
-    return _summed(pa.concat_tables(found), "text")
+    return _counted(map(_reason_texts, batches), _NO_REASONS)
 
 
 def _samples(batches: Iterator[pa.RecordBatch], texts: pa.Array) -> pa.Table:
@@ -230,11 +233,8 @@ _NO_SECONDS: Final = pa.Table.from_batches([], schema=pa.schema([("second", pa.i
 
 def _seconds(batches: Iterator[pa.RecordBatch], width: int) -> pa.Table:
     """In a task: rows by the time at which they landed, in steps of `width` seconds."""
-    found = [_NO_SECONDS]
-    for rows in batches:
-        seconds = _floored(pc.drop_null(_micros(rows.column("landed_at"))), width)
-        found.append(_summed(pa.table({"second": seconds, "rows": repeated(1, pa.int64(), len(seconds))}), "second"))
-    return _summed(pa.concat_tables(found), "second")
+    times = (pc.drop_null(_micros(rows.column("landed_at"))) for rows in batches)
+    return _counted((_floored(each, width) for each in times), _NO_SECONDS)
 
 
 def _floored(micros: pa.Array, width: int) -> pa.Array:
@@ -302,13 +302,9 @@ def _event_bounds(batches: Iterator[pa.RecordBatch]) -> _Bounds:
 
 def _event_counts(batches: Iterator[pa.RecordBatch], low: int, high: int, width: int) -> pa.Table:
     """In a task: events from `low` to `high` (microseconds), by intervals of `width` seconds."""
-    found = [_NO_SECONDS]
-    for rows in batches:
-        micros = _micros(rows.column(0))
-        within = pc.and_(pc.greater_equal(micros, low), pc.less_equal(micros, high))
-        seconds = _floored(micros.filter(within), width)
-        found.append(_summed(pa.table({"second": seconds, "rows": repeated(1, pa.int64(), len(seconds))}), "second"))
-    return _summed(pa.concat_tables(found), "second")
+    times = (_micros(rows.column(0)) for rows in batches)
+    within = (each.filter(pc.and_(pc.greater_equal(each, low), pc.less_equal(each, high))) for each in times)
+    return _counted((_floored(each, width) for each in within), _NO_SECONDS)
 
 
 def event_range(oldest: int, newest: int, early: int, late: int) -> tuple[int, int]:
