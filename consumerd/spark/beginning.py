@@ -30,7 +30,8 @@ from consumerd.spark.source.offsets import (
     positions,
     sorted_offsets,
 )
-from consumerd.spark.source.options import OptionError, SourceOptions, read_options
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.options import SourceOptions, read_options
 from consumerd.spark.source.planning import Losses, compare, continued, placed, starting
 from consumerd.spark.tables.files import locate
 

@@ -15,7 +15,8 @@ from consumerd.demo.ports import free_port
 from consumerd.net.zk.session import Session
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.spark.source.discovery import open_origin
-from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.options import read_options
 from consumerd.spark.source.v07 import origin
 from consumerd.spark.source.v07.commits import check_group, commit_if_possible, commit_offsets
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper

@@ -10,16 +10,16 @@ from collections.abc import Collection
 
 from consumerd.base.errors import did_you_mean
 from consumerd.spark.source.offsets import Key
-from consumerd.spark.source.options import (
+from consumerd.spark.source.option_values import (
     Assign,
     BootstrapLocation,
     BrokersLocation,
     PathLocation,
-    SourceOptions,
     Subscribe,
     SubscribePattern,
     ZooKeeperLocation,
 )
+from consumerd.spark.source.options import SourceOptions
 from consumerd.wire.registry.topic_filter import Whitelist
 
 

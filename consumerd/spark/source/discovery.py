@@ -9,13 +9,8 @@ from typing import Protocol
 
 from consumerd.spark.source.logs import Origin
 from consumerd.spark.source.offsets import Offsets
-from consumerd.spark.source.options import (
-    BootstrapLocation,
-    FilesLocation,
-    PathLocation,
-    SourceOptions,
-    ZooKeeperLocation,
-)
+from consumerd.spark.source.option_values import BootstrapLocation, FilesLocation, PathLocation, ZooKeeperLocation
+from consumerd.spark.source.options import SourceOptions
 
 
 class Committer(Protocol):

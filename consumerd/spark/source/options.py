@@ -45,7 +45,6 @@ from consumerd.spark.source.option_texts import (
 from consumerd.spark.source.option_values import (
     DEFAULT_SPLIT_BYTES,
     Assign,
-    BootstrapLocation,
     BrokersLocation,
     FilesLocation,
     Location,
@@ -58,25 +57,6 @@ from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
 from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST, DecodeLimits
 
 log = logging.getLogger(__name__)
-
-__all__ = [
-    "BATCH_ONLY",
-    "DEFAULT_SPLIT_BYTES",
-    "OPTIONS",
-    "STREAM_ONLY",
-    "Assign",
-    "BootstrapLocation",
-    "BrokersLocation",
-    "FilesLocation",
-    "OptionError",
-    "PathLocation",
-    "SourceOptions",
-    "Subscribe",
-    "SubscribePattern",
-    "ZooKeeperLocation",
-    "read_options",
-    "refuse_options",
-]
 
 #: Other spellings of options.
 ALIASES: Final[Mapping[str, str]] = {"kafka.bootstrap.servers": "bootstrap"}

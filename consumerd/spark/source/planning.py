@@ -37,7 +37,8 @@ from consumerd.spark.source.discovery import committer_of, open_origin
 from consumerd.spark.source.errors import DataLossError
 from consumerd.spark.source.logs import Origin, PartitionLog
 from consumerd.spark.source.offsets import Key, LogOffset, Offsets, Position, entries, positions, sorted_offsets
-from consumerd.spark.source.options import OptionError, SourceOptions
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.options import SourceOptions
 from consumerd.spark.source.v07.segment_log import bytes_per_message, some
 from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v07 import EARLIEST, LATEST

@@ -22,7 +22,8 @@ from consumerd.spark.source.files.lines import ExpectedRange, read_rows
 from consumerd.spark.source.files.ranges import RangeFile, boundary, files_splits, gaps, ranges, within
 from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.offsets import Key
-from consumerd.spark.source.options import FilesLocation, SourceOptions
+from consumerd.spark.source.option_values import FilesLocation
+from consumerd.spark.source.options import SourceOptions
 
 if TYPE_CHECKING:
     from consumerd.spark.source.request import Split

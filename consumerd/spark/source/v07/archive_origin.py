@@ -21,7 +21,8 @@ from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.logs import PartitionLog, WithoutEpochs
 from consumerd.spark.source.offsets import Key
-from consumerd.spark.source.options import PathLocation, SourceOptions
+from consumerd.spark.source.option_values import PathLocation
+from consumerd.spark.source.options import SourceOptions
 from consumerd.spark.source.split import broker_partition
 from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size

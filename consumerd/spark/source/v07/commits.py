@@ -19,7 +19,7 @@ from consumerd.operate.admin.editing import write_changes
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
 from consumerd.spark.source.offsets import Offsets, entries, parse_offsets
-from consumerd.spark.source.options import OptionError
+from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name, offset_path

@@ -22,7 +22,9 @@ from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import BrokerReadError, OffsetUnavailableError
 from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.offsets import Key
-from consumerd.spark.source.options import BrokersLocation, OptionError, SourceOptions, ZooKeeperLocation
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.option_values import BrokersLocation, ZooKeeperLocation
+from consumerd.spark.source.options import SourceOptions
 from consumerd.spark.source.v07.boundaries import Fetch
 from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment

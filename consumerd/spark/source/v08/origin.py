@@ -26,7 +26,9 @@ from consumerd.member.fetch.log_changes import LogChange, find_change
 from consumerd.net.client.epochs import EpochEnd
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.offsets import Key, LogOffset
-from consumerd.spark.source.options import BootstrapLocation, OptionError, SourceOptions, SubscribePattern
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.option_values import BootstrapLocation, SubscribePattern
+from consumerd.spark.source.options import SourceOptions
 from consumerd.spark.source.v08.client import Address, KafkaClient, TopicLeaders
 from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import EARLIEST, LATEST

@@ -9,22 +9,22 @@ import pytest
 
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.offsets import format_offsets, parse_offsets, sorted_offsets
-from consumerd.spark.source.option_values import Login, Tls, TokenSource
-from consumerd.spark.source.options import (
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.option_values import (
     DEFAULT_SPLIT_BYTES,
-    OPTIONS,
     Assign,
     BootstrapLocation,
     BrokersLocation,
     FilesLocation,
-    OptionError,
+    Login,
     PathLocation,
     Subscribe,
     SubscribePattern,
+    Tls,
+    TokenSource,
     ZooKeeperLocation,
-    read_options,
-    refuse_options,
 )
+from consumerd.spark.source.options import OPTIONS, read_options, refuse_options
 from consumerd.spark.source.v08.origin import with_password
 from consumerd.wire.v07 import DEFAULT_LIMITS, EARLIEST, LATEST
 

@@ -31,7 +31,8 @@ from consumerd.base.errors import ConsumerdError, NotFoundError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.archive_origin import OverlapError

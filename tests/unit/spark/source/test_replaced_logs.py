@@ -22,8 +22,9 @@ from consumerd.spark.source.offsets import (
     positions,
     sorted_offsets,
 )
+from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.option_values import BootstrapLocation
-from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.v08.origin import V08Log
 

@@ -21,7 +21,8 @@ from consumerd.base.errors import ConsumerdError, NotFoundError
 from consumerd.spark.source.choice import deselected, renamed
 from consumerd.spark.source.datasource import BatchReader, ConsumerdDataSource
 from consumerd.spark.source.errors import DataLossError
-from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split

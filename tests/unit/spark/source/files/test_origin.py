@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from consumerd.spark.source.files.origin import FilesLog, FilesOrigin
-from consumerd.spark.source.options import FilesLocation, read_options
+from consumerd.spark.source.option_values import FilesLocation
+from consumerd.spark.source.options import read_options
 
 
 def write(directory: Path, topic: str, name: str, *ranges: tuple[int, int, list[tuple[int, int]]]) -> None:

@@ -14,7 +14,8 @@ from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.errors import BrokerReadError, DataLossError
 from consumerd.spark.source.filters import Pruning
-from consumerd.spark.source.options import OptionError, read_options
+from consumerd.spark.source.option_texts import OptionError
+from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
