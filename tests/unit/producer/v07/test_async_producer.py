@@ -66,17 +66,6 @@ async def test_queue_time_counts_from_the_oldest_message(world: Any) -> None:
         assert len(world.produced) == 2
 
 
-async def test_queue_time_of_a_left_over_message_counts_from_its_own_send(world: Any) -> None:
-    async with world.queued(batch_size=3, queue_time=1.0) as producer:
-        await producer.send("t", [b"a", b"b"])
-        await world.advance(0.6)
-        await producer.send("t", [b"c", b"d"])  # d is of 0.6
-        await world.advance(0.5)
-        assert len(world.produced) == 1
-        await world.advance(0.5)
-        assert world.produced[1] == [("t", -1, [b"d"])]
-
-
 async def test_queue_time_counts_from_the_last_send_after_idle_time(world: Any) -> None:
     async with world.queued(batch_size=4, queue_time=1.0) as producer:
         await producer.send("t", [b"1", b"2"])
@@ -313,17 +302,6 @@ async def test_rejects_at_once_with_a_timeout_of_0(world: Any, told: Any) -> Non
         gate.set()
     assert world.stored("t") == [b"%d" % n for n in range(accepted)]
     assert (producer.stats.dropped, producer.stats.enqueued) == (1, accepted)
-
-
-async def test_error_about_a_full_queue_says_how_many_messages_are_in_it(world: Any) -> None:
-    gate = stuck(world)
-    async with world.queued(queue_size=3, batch_size=2, when_full=WhenFull.TIMEOUT) as producer:
-        with pytest.raises(QueueFullError) as caught:
-            await producer.send("t", [b"%d" % n for n in range(9)])
-        accepted = producer.stats.enqueued
-        assert (caught.value.accepted, accepted >= 3) == (accepted, True)
-        gate.set()
-    assert world.stored("t") == [b"%d" % n for n in range(accepted)]
 
 
 async def test_sender_lets_others_run_after_as_many_messages_as_a_batch_has(world: Any) -> None:
