@@ -12,13 +12,11 @@ from consumerd.base.partition import TopicPartition
 from consumerd.base.turns import in_turns
 from consumerd.group import events
 from consumerd.group.membership_tables import MembershipSettings
-from consumerd.handlers import Batch, PartitionTakenError
+from consumerd.handlers import PartitionTakenError
 from consumerd.member.consumer.errors import GroupRefusedError
-from consumerd.member.fetch.errors import CorruptPartitionError, OffsetBeyondError
+from consumerd.member.fetch.errors import OffsetBeyondError
 from consumerd.net.zk.errors import AuthFailed
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
-from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 from consumerd.wire.v07 import (
     Codec,
     ErrorCode,
@@ -109,97 +107,7 @@ async def test_cancels_late_handler_before_release(group: Any) -> None:
     ]
 
 
-async def test_commits_what_cancelled_handler_marked(group: Any) -> None:
-    group.topic("t", 1)
-    ends = [group.broker.append("t", 0, b"%d" % number) for number in range(3)]
-    marked = asyncio.Event()
-
-    class Marking(group.recorder().__class__):  # type: ignore[misc]
-        async def handle(self, batch: Batch) -> None:
-            batch.mark(2)
-            marked.set()
-            await asyncio.Event().wait()
-
-    member = await group.member(handler=Marking(group.journal), membership=MembershipSettings(drain_timeout=0.02))
-    await group.until(marked.is_set)
-    await member.stop()
-    assert group.offset(TP) == ends[1]
-
-
-async def test_commits_on_interval_only_moved_positions(group: Any) -> None:
-    group.topic("t", 1)
-    end = group.broker.append("t", 0, b"one")
-    member = await group.member(commit_interval=0.02)
-    await group.until(lambda: group.offset(TP) == end)
-    await asyncio.sleep(0.1)
-    written = len(group.journal.of(OFFSET))
-    end = group.broker.append("t", 0, b"two")
-    await group.until(lambda: group.offset(TP) == end)
-    await member.stop()
-    assert len(group.journal.of(OFFSET)) == written + 1
-    assert member.consumer.stats.commits == written + 1
-
-
-async def test_restarts_drained_partition_without_release(group: Any) -> None:
-    group.topic("t", 2)
-    for number in range(2):
-        group.broker.append("t", number, b"first %d" % number)
-    a = await group.member("a")
-    a.handler.hold()
-    await group.until(lambda: a.handler.holding == 2)
-    b = await group.member("b")
-    await group.until(lambda: len(a.consumer._member.target) == 1)
-    await b.stop()
-    await group.until(lambda: len(a.consumer._member.target) == 2)
-    a.handler.let_go()
-    group.broker.append("t", 1, b"second")
-    await group.until(lambda: len(a.handler.seen) == 3)
-    assert sorted(a.handler.seen) == [b"first 0", b"first 1", b"second"]
-    assert group.journal.of("/consumers/g/owners/t/0-1") == [("created", "/consumers/g/owners/t/0-1")]
-
-
 # -- positions
-
-
-async def test_starts_at_committed_offset(group: Any) -> None:
-    group.topic("t", 1)
-    middle = group.broker.append("t", 0, b"one")
-    group.broker.append("t", 0, b"two")
-    group.zookeeper.put(OFFSET, b"%d" % middle)
-    member = await group.member()
-    await group.until(lambda: bool(member.handler.seen))
-    assert member.handler.seen == [b"two"]
-
-
-async def test_prefers_position_of_sink_to_zookeeper(group: Any) -> None:
-    group.topic("t", 1)
-    ends = [group.broker.append("t", 0, text) for text in (b"one", b"two", b"three")]
-    group.zookeeper.put(OFFSET, b"%d" % ends[0])
-    handler = group.recorder()
-    handler.positions[TP] = ends[1]
-    member = await group.member(handler=handler)
-    await group.until(lambda: bool(handler.seen))
-    assert handler.seen == [b"three"]
-    await member.stop()
-    assert group.offset(TP) == ends[2]
-
-
-@pytest.mark.parametrize(("initial", "seen"), [("earliest", [b"old", b"new"]), ("latest", [b"new"])])
-async def test_starts_by_initial_policy_without_position(group: Any, initial: str, seen: list[bytes]) -> None:
-    group.topic("t", 1, b"old")
-    member = await group.member(initial=initial)
-    await group.until(lambda: member.consumer.owned.get(TP) is not None)
-    group.broker.append("t", 0, b"new")
-    await group.until(lambda: member.handler.seen == seen)
-
-
-async def test_waits_for_unavailable_broker(group: Any) -> None:
-    group.topic("t", 1, b"one")
-    group.broker.away = True
-    member = await group.member()
-    await group.until(lambda: group.owner(TP) == "g_a-0")
-    group.broker.away = False
-    await group.until(lambda: member.handler.seen == [b"one"])
 
 
 @pytest.mark.parametrize("answer", [b"", b"\x00\x00\xff\xff\xff\xff", b"\0\0\0\0\0\1" + b"\xff" * 8, b"\0\0\0\0\0\0"])
@@ -234,24 +142,6 @@ async def test_stops_on_non_numeric_offset_and_names_node(group: Any) -> None:
     assert group.owner(TP) is None
 
 
-async def test_continues_where_last_owner_stopped(group: Any) -> None:
-    group.topic("t", 2)
-    partition = TopicPartition("t", 0, 1)
-    group.broker.append("t", 1, b"first")
-    a = await group.member("a")
-    await group.until(lambda: a.handler.seen == [b"first"])
-    b = await group.member("b")
-    await group.until(lambda: group.owner(partition) == "g_b-0")
-    end = group.broker.append("t", 1, b"second")
-    await group.until(lambda: b.handler.seen == [b"second"])
-    await b.stop()
-    assert group.offset(partition) == end
-    group.broker.append("t", 1, b"third")
-    await group.until(lambda: len(a.handler.seen) > 1)
-    # The position that this process remembers is older than the one that b committed.
-    assert a.handler.seen == [b"first", b"third"]
-
-
 # -- sessions
 
 
@@ -278,20 +168,6 @@ async def test_session_expiry_cancels_handlers_without_commit(group: Any) -> Non
         ("created", "/consumers/g/ids/g_a"),
     ]
     await member.stop()
-
-
-async def test_never_commits_on_session_that_did_not_claim(group: Any) -> None:
-    group.topic("t", 1, b"one")
-    member = await group.member(commit_interval=0.005)
-    member.handler.hold()
-    await group.until(lambda: member.handler.holding == 1)
-    owned = member.consumer._partitions._owned[TP]
-    group.zookeeper.expire(member.zk)
-    # The old flow's position moves in the very moment in which the new session is there.
-    owned.work._tracker.position = 999
-    await group.until(lambda: member.handler.cancelled == 1)
-    await member.consumer._partitions._commit([owned])
-    assert group.offset(TP) in (None, 0)
 
 
 async def test_suspended_member_delivers_within_lease_and_commits_later(group: Any) -> None:
@@ -334,38 +210,6 @@ async def test_delivers_nothing_after_lease_ended(group: Any) -> None:
     await member.stop()
 
 
-async def test_handler_continues_through_short_suspension(group: Any) -> None:
-    group.topic("t", 1)
-    end = group.broker.append("t", 0, b"one")
-    member = await group.member()
-    member.handler.hold()
-    await group.until(lambda: member.handler.holding == 1)
-    group.zookeeper.disconnect(member.zk)
-    member.handler.let_go()
-    await group.until(lambda: member.handler.seen == [b"one"])
-    group.zookeeper.reconnect(member.zk)
-    await member.stop()
-    assert member.handler.cancelled == 0
-    assert group.offset(TP) == end
-
-
-async def test_cancels_handler_when_lease_ends(group: Any) -> None:
-    group.topic("t", 1, b"one")
-    # A wide margin: on a busy machine the handler is looked at late, and the lease must not have run out by then.
-    member = await group.member(lease_margin=1.6)
-    member.zk._lifecycle.timeout = 2.0
-    member.handler.hold()
-    await group.until(lambda: member.handler.holding == 1)
-    group.zookeeper.disconnect(member.zk)
-    await group.until(lambda: member.handler.cancelled == 1)
-    assert member.zk.lease_left() > 0
-    member.handler.let_go()
-    group.zookeeper.reconnect(member.zk)  # the server was slower than our cautious reckoning
-    await group.until(lambda: member.handler.seen == [b"one"])
-    assert group.journal.of(OWNER) == [("created", OWNER)]
-    await member.stop()
-
-
 async def test_stops_when_session_ended_for_good(group: Any) -> None:
     group.topic("t", 1, b"one")
     member = await group.member()
@@ -381,48 +225,6 @@ async def test_stops_when_session_ended_for_good(group: Any) -> None:
 
 
 # -- peers
-
-
-async def test_reclaims_deleted_owner_node_and_continues(group: Any) -> None:
-    group.topic("t", 1, b"one")
-    member = await group.member()
-    await group.until(lambda: member.handler.seen == [b"one"])
-    member.handler.hold()
-    end = group.broker.append("t", 0, b"two")
-    await group.until(lambda: member.handler.holding == 1)
-    group.zookeeper.remove(OWNER)
-    await group.until(lambda: member.handler.cancelled == 1)
-    member.handler.let_go()
-    await group.until(lambda: len(member.handler.seen) == 2)
-    # Nothing was committed, but on the same session the process remembers what it has handled.
-    assert member.handler.seen == [b"one", b"two"]
-    assert group.owner(TP) == "g_a-0"
-    await member.stop()
-    assert group.offset(TP) == end
-
-
-async def test_abandons_partition_taken_by_peer(group: Any) -> None:
-    group.topic("t", 1, b"one")
-    member = await group.member(commit_interval=0.01)
-    await group.until(lambda: group.offset(TP) is not None)
-    async with group.zookeeper.session() as peer:
-        member.zk.lose_watches = True  # only the commit's fence can tell
-        group.zookeeper.remove(OWNER)
-        await peer.create_ephemeral(OWNER, b"g_z-0", wait=0)
-        before = group.offset(TP)
-        group.zookeeper.put(OFFSET, b"%d" % before)  # the peer's first commit
-        group.broker.append("t", 0, b"two")
-        await group.until(lambda: member.consumer.stats.lost_partitions > 0)
-        assert group.offset(TP) == before
-        await group.until(lambda: not member.consumer.owned)
-        assert group.owner(TP) == "g_z-0"
-        end = group.broker.append("t", 0, b"three")
-        group.zookeeper.put(OFFSET, b"%d" % end)
-    await group.until(lambda: group.owner(TP) == "g_a-0")
-    seen = list(member.handler.seen)
-    group.broker.append("t", 0, b"four")
-    await group.until(lambda: len(member.handler.seen) > len(seen))
-    assert member.handler.seen == [*seen, b"four"]  # the peer handled the third, and said so
 
 
 async def test_abandons_partition_when_sink_reports_new_owner(group: Any) -> None:
@@ -465,23 +267,6 @@ async def test_computes_assignment_in_turns_and_repeats_failed_snapshot(
     await group.until(lambda: member.zk.link is None)
     group.zookeeper.reconnect(member.zk)
     await group.until(lambda: len(member.owned) == 2)
-
-
-async def test_skips_unreadable_topics_and_brokers(group: Any) -> None:
-    group.topic("t", 1, b"one")
-    for path, data in {
-        "/brokers/ids/1": b"garbage",
-        "/brokers/ids/x": b"c:h:1",
-        "/brokers/ids/2": None,
-        "/brokers/topics/t/1": b"many",
-        "/brokers/topics/t/2": b"99999999999",
-        "/brokers/topics/t/y": b"1",
-        "/consumers/g/owners/t/junk": b"g_z-0",
-    }.items():
-        group.zookeeper.put(path, data)
-    member = await group.member()
-    await group.until(lambda: member.handler.seen == [b"one"])
-    assert list(member.consumer.owned) == [TP]
 
 
 @pytest.mark.parametrize(
@@ -538,16 +323,6 @@ async def test_waits_for_next_session_unless_it_leaves(group: Any, comes: bool) 
     await member.stop(2.0)
     identity = "/consumers/g/ids/g_a"
     assert group.journal.of(identity) == ([("created", identity), ("deleted", identity)] if comes else [])
-
-
-async def test_is_not_settled_while_suspended(group: Any) -> None:
-    group.topic("t", 1)
-    member = await group.member()
-    await group.until(lambda: member.consumer.settled)
-    group.zookeeper.disconnect(member.zk)
-    await group.until(lambda: not member.consumer.settled)
-    group.zookeeper.reconnect(member.zk)
-    await group.until(lambda: member.consumer.settled)
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel"])
@@ -704,18 +479,6 @@ async def test_raises_handler_defect_unchanged(group: Any) -> None:
     assert handler.stops == 1
 
 
-async def test_stops_at_corrupt_bytes_after_sound_messages(group: Any) -> None:
-    group.topic("t", 1)
-    sound = group.broker.append("t", 0, b"one")
-    group.broker.append("t", 0, b"two")
-    group.broker.logs["t", 0][sound + 11] ^= 1
-    member = await group.member()
-    with pytest.raises(CorruptPartitionError, match=f"t/0-0 is corrupt at offset {sound} "):
-        await member.ended()
-    assert member.handler.seen == [b"one"]
-    assert group.offset(TP) == sound
-
-
 async def test_stops_on_impossible_offset_and_names_broker(group: Any) -> None:
     most = (1 << 63) - 1
 
@@ -847,40 +610,3 @@ async def test_changes_at_once_are_one_event(group: Any) -> None:
     await group.until(lambda: len(member.owned) == 2)
     group.topic("t", 3)
     await group.until(lambda: len(member.owned) == 3)
-
-
-async def test_follows_new_partitions_and_brokers(group: Any) -> None:
-    group.topic("t", 1)
-    member = await group.member()
-    await group.until(lambda: len(member.consumer.owned) == 1)
-    group.register_broker(3)
-    group.topic("t", 2, broker=3)
-    await group.until(lambda: len(member.consumer.owned) == 3)
-    group.topic("t", 2)
-    await group.until(lambda: len(member.consumer.owned) == 4)
-    group.zookeeper.remove("/brokers/topics/t/3")
-    await group.until(lambda: len(member.consumer.owned) == 2)
-    await group.until(lambda: group.owner(TopicPartition("t", 3, 0)) is None)
-
-
-async def test_filter_follows_topics(group: Any) -> None:
-    group.topic("a-1", 1)
-    group.topic("b-1", 1)
-    group.broker.append("a-1", 0, b"one")
-    member = await group.member(subscription=FilterSubscription(TopicFilter(FilterKind.WHITELIST, "a-.*"), 1))
-    await group.until(lambda: member.handler.seen == [b"one"])
-    group.broker.append("a-2", 0, b"two")
-    group.topic("a-2", 1)
-    await group.until(lambda: member.handler.seen == [b"one", b"two"])
-    group.zookeeper.remove("/brokers/topics/a-1")
-    await group.until(lambda: [tp.topic for tp in member.consumer.owned] == ["a-2"])
-    await group.until(lambda: group.data("/consumers/g/owners/a-1/0-0") is None)
-
-
-async def test_hands_each_partition_to_one_stream(group: Any) -> None:
-    group.topic("t", 3)
-    for number in range(3):
-        group.broker.append("t", number, b"%d" % number)
-    member = await group.member(subscription=StaticSubscription({"t": 2}))
-    await group.until(lambda: sorted(member.handler.seen) == [b"0", b"1", b"2"])
-    assert [group.owner(TopicPartition("t", 0, number)) for number in range(3)] == ["g_a-0", "g_a-0", "g_a-1"]
