@@ -80,17 +80,6 @@ async def test_parks_corruption_of_unknown_length(rig: Any, scripted_log: Any, p
         assert await r.take(lane, 2) == [b"after 1", b"after 2"]
 
 
-async def test_fails_at_oversize_message(rig: Any, scripted_log: Any) -> None:
-    async with rig(size=1000, poll_bytes=1000, max_size=4000) as r:
-        r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
-        lane = r.add()
-        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
-        _, _, error = await r.listener.first("failed")
-        assert isinstance(error, MessageTooLargeError)
-        assert error.needed == len(LARGE)
-        assert "fetch.max_size is 4000" in str(error)
-
-
 async def test_skips_oversize_message(rig: Any, scripted_log: Any) -> None:
     async with rig(size=1000, poll_bytes=1000, max_size=4000, oversize=SKIP) as r:
         r.broker.logs["t", 0] = scripted_log(0, BEFORE + LARGE + AFTER)
@@ -99,27 +88,6 @@ async def test_skips_oversize_message(rig: Any, scripted_log: Any) -> None:
         _, _, offset, next_offset, reason = await r.listener.first("skipped")
         assert (offset, next_offset) == (len(BEFORE), len(BEFORE) + len(LARGE))
         assert f"{len(LARGE)} bytes" in reason
-
-
-async def test_parks_oversize_message(rig: Any, scripted_log: Any) -> None:
-    async with rig(size=1000, poll_bytes=1000, max_size=4000, oversize=PARK) as r:
-        r.broker.logs["t", 0] = scripted_log(0, LARGE + AFTER)
-        r.add()
-        await r.listener.first("parked")
-        assert r.pool.counters.parked == 1
-        assert r.pool.position(T0) == 0
-
-
-async def test_treats_length_beyond_log_as_corruption(rig: Any, scripted_log: Any) -> None:
-    """Skipping there would be out of range, and the reset after it would deliver everything again."""
-    async with rig(max_size=1 << 20, oversize=SKIP, corrupt=PARK) as r:
-        liar = (50_000_000).to_bytes(4, "big") + b"\1\0" + b"z" * 300
-        r.broker.logs["t", 0] = scripted_log(0, BEFORE + liar)
-        lane = r.add()
-        assert await r.take(lane, 2) == [b"before 1", b"before 2"]
-        _, _, reason = await r.listener.first("parked")
-        assert "more than the log holds" in reason
-        assert not [event for event in r.listener.events if event[0] in ("reset", "skipped")]
 
 
 async def test_waits_for_rest_of_torn_tail(rig: Any, scripted_log: Any) -> None:
@@ -188,16 +156,6 @@ async def test_skipped_messages_move_position_at_end_of_log(rig: Any, scripted_l
             (100, 100 + len(wrapper), 0),
             (100 + len(wrapper), end, 0),
         ]
-
-
-async def test_puts_backward_reset_in_lane(rig: Any, scripted_log: Any) -> None:
-    async with rig() as r:
-        r.broker.logs["t", 0] = scripted_log(0, BEFORE)
-        lane = r.add(offset=9999)
-        async with asyncio.timeout(60):
-            first, second = await lane.get(), await lane.get()
-        assert (first.start_offset, first.next_offset, len(first)) == (0, 0, 0)
-        assert (second.start_offset, second.next_offset, len(second)) == (0, len(BEFORE), 2)
 
 
 # -- the decisions alone, at offset 100 of a log

@@ -41,15 +41,6 @@ async def test_delivers_messages_once_and_in_order(rig: Any, scripted_log: Any, 
         assert r.broker.connections == 1
 
 
-async def test_batches_end_at_boundaries(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    data = encode_message_set(numbered(range(20)), codec=Codec.GZIP) + encode_message_set(numbered(range(5)))
-    async with rig() as r:
-        r.broker.logs["t", 0] = scripted_log(500, data)
-        lane = r.add(offset=500)
-        batch = await lane.get()
-        assert (batch.start_offset, batch.next_offset, len(batch)) == (500, 500 + len(data), 25)
-
-
 async def test_fetches_while_handler_works(rig: Any, scripted_log: Any, numbered: Any) -> None:
     async with rig(size=1000, poll_bytes=1000) as r:
         r.broker.logs["t", 0] = scripted_log(0, encode_message_set(numbered(range(500))))
@@ -106,16 +97,6 @@ async def test_fails_on_offset_out_of_range_by_policy(rig: Any, scripted_log: An
         assert partition == T0
         assert "no offset 5" in str(error)
         assert r.pool.partitions == {T0}  # still owned: the listener decides
-
-
-@pytest.mark.parametrize(("offset", "expected"), [(5, 1000), (999_999, None)])
-async def test_resets_to_the_nearest_end_of_the_log(
-    rig: Any, scripted_log: Any, numbered: Any, offset: int, expected: int | None
-) -> None:
-    async with rig(out_of_range="nearest") as r:
-        log = r.broker.logs["t", 0] = scripted_log(1000, encode_message_set(numbered(range(3))))
-        r.add(offset=offset)
-        assert await r.listener.first("reset") == ("reset", T0, offset, log.end if expected is None else expected)
 
 
 MIXED = encode_message_set([b"a" * 40, b"b" * 3]) + encode_message_set([b"c" * 90, b""], codec=Codec.GZIP)
@@ -196,20 +177,6 @@ async def test_backs_off_after_refused_fetch(rig: Any, scripted_log: Any, number
         assert r.broker.connections == 1
         r.broker.on_fetch = lambda request: None
         assert await r.take(bad, 1) == numbered([1])
-
-
-async def test_reconnects_without_loss(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    payloads = numbered(range(2000))
-    async with rig(size=500, poll_bytes=500) as r:
-        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
-        lane = r.add()
-        got = []
-        for _ in range(5):
-            got += await r.take(lane, 100)
-            r.broker.drop()
-        got += await r.take(lane, 2000 - len(got))
-        assert got == payloads
-        assert r.broker.connections >= 4
 
 
 async def test_finds_broker_at_new_address(rig: Any, scripted_log: Any, numbered: Any) -> None:
@@ -313,17 +280,6 @@ async def test_isolates_partition_whose_fetch_hangs(rig: Any, scripted_log: Any,
         assert await r.take(hanging, 1) == numbered([7])
 
 
-async def test_isolates_partition_with_invalid_response(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    payloads = numbered(range(3000))
-    async with rig(size=1000, poll_bytes=1000) as r:
-        r.broker.on_fetch = lambda request: b"\xff\xff\xff\x9e\0\0" if request.partition == 0 else None
-        for number in range(1, 4):
-            r.broker.logs["t", number] = scripted_log(0, encode_message_set(payloads))
-        r.add(number=0)
-        lanes = [r.add(number=number) for number in range(1, 4)]
-        assert await asyncio.gather(*(r.take(lane, 3000) for lane in lanes)) == [payloads] * 3
-
-
 async def test_isolates_partition_that_spoils_poll(rig: Any, scripted_log: Any, numbered: Any) -> None:
     """A poisoned idle partition spoils the common poll; alone again, the others get through."""
     async with rig() as r:
@@ -373,19 +329,6 @@ async def test_removing_last_partition_of_broker_disconnects(rig: Any) -> None:
         while len(r.broker.requests) == count:
             await asyncio.sleep(0.001)
         assert r.broker.connections == 2
-
-
-async def test_seeks_forward_and_back(rig: Any, scripted_log: Any, numbered: Any) -> None:
-    payloads = numbered(range(400))
-    size = len(encode_message_set(payloads[:1]))
-    async with rig(size=size * 10, poll_bytes=size) as r:
-        r.broker.logs["t", 0] = scripted_log(0, encode_message_set(payloads))
-        lane = r.add(max_batches=4)
-        assert (await r.take(lane, 30))[:30] == payloads[:30]
-        r.pool.seek(T0, size * 350)
-        assert await r.take(lane, 50) == payloads[350:]
-        r.pool.seek(T0, 0)
-        assert (await r.take(lane, 10))[0] == payloads[0]
 
 
 async def test_busy_partition_does_not_starve_others(rig: Any, scripted_log: Any, numbered: Any) -> None:
