@@ -78,25 +78,6 @@ async def test_shows_owned_partitions_and_what_handlers_have(group: Any) -> None
     await member.stop()
 
 
-async def test_never_commits_older_position_after_newer(group: Any) -> None:
-    member, first = await consuming(group, b"one")
-    commits = Commits(member)
-    commits.go.clear()
-    flow = member.consumer._partitions
-    slow = asyncio.create_task(flow.commit_all())
-    await group.until(lambda: commits.sent == [first])
-    second = group.broker.append("t", 0, b"two")
-    await group.until(lambda: member.consumer.owned[TP] == second)
-    fast = asyncio.create_task(flow.commit_all())
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert commits.sent == [first]  # the second waits for the first
-    commits.go.set()
-    await asyncio.wait_for(asyncio.gather(slow, fast), 60)
-    assert commits.sent[0] == first
-    assert commits.sent[-1] == group.offset(TP) == second
-
-
 async def test_begins_a_thousand_partitions_in_parts_so_that_heartbeats_pass(group: Any) -> None:
     """Begun in one turn of the loop on a busy core, ten thousand outlast a session of 6 s, again and again."""
     loop = asyncio.get_running_loop()
@@ -133,18 +114,6 @@ async def test_holds_less_than_10_kib_for_each_idle_partition(group: Any) -> Non
     assert sum(each.size for each in held) / count < 10 * 1024, largest
 
 
-@pytest.mark.parametrize("carried_out", [True, False])
-async def test_retries_commit_after_lost_answer(group: Any, carried_out: bool) -> None:
-    member, end = await consuming(group, b"one")
-    group.zookeeper.cut_next_call(member.zk, carried_out=carried_out)
-    await member.consumer._partitions.commit_all()
-    assert member.consumer.stats.failed_commits == 1
-    group.zookeeper.reconnect(member.zk)
-    await member.consumer._partitions.commit_all()
-    assert group.offset(TP) == end
-    await member.stop()
-
-
 async def test_stops_when_zookeeper_refuses_commit(group: Any) -> None:
     member, _ = await consuming(group, b"one", commit_interval=0.01)
     commits = Commits(member)
@@ -174,22 +143,6 @@ async def test_leaves_while_finding_start(group: Any) -> None:
     await member.stop()
     assert group.journal.of(OWNER, OFFSET) == [("created", OWNER), ("deleted", OWNER)]
     assert member.handler.seen == []
-
-
-async def test_session_expiry_overtakes_drain(group: Any) -> None:
-    group.topic("t", 2)
-    for number in range(2):
-        group.broker.append("t", number, b"one")
-    a = await group.member("a", membership=MembershipSettings(drain_timeout=60.0))
-    a.handler.hold()
-    await group.until(lambda: a.handler.holding == 2)
-    b = await group.member("b")
-    await group.until(lambda: len(a.consumer._member.target) == 1)
-    group.zookeeper.expire(a.zk)
-    await group.until(lambda: a.handler.cancelled == 2)
-    a.handler.let_go()
-    await group.until(lambda: (group.owner(TP), group.owner(TopicPartition("t", 0, 1))) == ("g_a-0", "g_b-0"))
-    await group.until(lambda: len(a.handler.seen + b.handler.seen) >= 2)
 
 
 async def test_commits_others_when_one_partition_is_lost(group: Any) -> None:
@@ -226,28 +179,6 @@ async def test_prefers_offset_committed_by_other_member_to_memory(group: Any) ->
     await group.until(lambda: len(member.handler.seen) == 2)
     assert member.handler.seen == [b"one", b"three"]
     assert first < second
-
-
-async def test_rewrites_expiring_offset_that_stands_still(group: Any) -> None:
-    """Also what was there before us: it may be old."""
-    group.topic("t", 1)
-    end = group.broker.append("t", 0, b"one")
-    first = await group.member("a")
-    await group.until(lambda: len(first.handler.seen) == 1)
-    await first.stop()
-    member = await group.member("b", commit_interval=0.01)
-    commits = Commits(member)
-    await group.until(lambda: member.consumer.owned.get(TP) == end)
-    await asyncio.sleep(0.05)
-    assert commits.sent == []  # nodes of ZooKeeper stay
-    member.consumer._partitions._commits._store.keeps_for = 0.1
-    await group.until(lambda: len(commits.sent) >= 2)
-    assert set(commits.sent) == {end}
-    member.consumer._partitions._commits._store.keeps_for = 600.0
-    await asyncio.sleep(0.05)
-    sent = len(commits.sent)
-    await asyncio.sleep(0.05)
-    assert len(commits.sent) == sent
 
 
 class Stuck:
@@ -582,23 +513,6 @@ async def test_drain_stops_fetching_before_the_handler_has_ended(group: Any) -> 
     assert member.handler.holding == 1
     member.handler.let_go()
     await drain
-
-
-async def test_drain_reports_nothing_before_a_handler_has_ended(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partitions, "_GATHER", 0.0)
-    member, _ = await consuming(group, b"one")
-    member.handler.hold()
-    group.broker.append("t", 0, b"two")
-    await group.until(lambda: member.handler.holding == 1)
-    flow = member.consumer._partitions
-    parts: list[frozenset[TopicPartition]] = []
-    drain = asyncio.create_task(flow.drain([TP], flow._clock.monotonic() + 60.0, parts.append))
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert parts == []
-    member.handler.let_go()
-    await drain
-    assert parts == [{TP}]
 
 
 async def test_cancels_handler_again_that_swallows_its_cancellation(
