@@ -61,6 +61,10 @@ class SparkTasks:
                 on_progress(each)
         return [result for _, result in job.result()]
 
+    def check(self) -> None:
+        """Raise what Spark raises where the session has ended."""
+        self._context.defaultParallelism  # noqa: B018 - a question to the JVM
+
     def _submit(
         self, job: Future[list[Any]], tag: str, function: WorkFunction, tasks: Sequence[tuple[Any, ...]]
     ) -> None:

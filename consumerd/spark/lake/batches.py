@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.progress import ProgressLog, measure, warn_unwritten
@@ -84,6 +84,10 @@ class SilentDisplay:
     def tick(self) -> None: ...
 
 
+#: Seconds between two calls of `watch` in a pause.
+_LOOK: Final = 1.0
+
+
 class _CutShortError(Exception):
     """The grace after a signal is over; the batch is not stored."""
 
@@ -99,13 +103,18 @@ class BatchRunner:
         *,
         progress: ProgressLog,
         stop: threading.Event,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
-        """`store` writes a batch, and calls its second argument several times per second meanwhile."""
+        """`store` writes a batch, and calls its second argument several times per second meanwhile.
+
+        `watch` is called in pauses between batches; what it raises ends the run.
+        """
         self._checkpoint = checkpoint
         self._source = source
         self._store = store
         self._progress = progress
         self._stop = stop
+        self._watch = watch
         self._stopped_at: float | None = None
         self._query = ""
         self._run = str(uuid.uuid4())
@@ -125,10 +134,17 @@ class BatchRunner:
                     done += 1
                 if interval is None:
                     break
-                self._stop.wait(max(0.0, interval - (time.monotonic() - round_began)))
+                self._pause(round_began + interval)
         except _CutShortError:
             pass
         return QueryRun(done, time.monotonic() - began, self._stop.is_set())
+
+    def _pause(self, end: float) -> None:
+        while True:
+            self._watch()
+            left = end - time.monotonic()
+            if left <= 0 or self._stop.wait(min(left, _LOOK)):
+                return
 
     def _next(self) -> PlannedBatch | None:
         """The batch to do now: one that was interrupted, or a new one, which is planned then; None: nothing is new."""

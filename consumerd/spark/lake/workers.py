@@ -46,6 +46,10 @@ class TaskPool(Protocol):
         """See `WorkerPool.run`. Raises what the tasks raise, and errors of the pool's own."""
         ...
 
+    def check(self) -> None:
+        """Raise if no task can be run any more."""
+        ...
+
 
 class WorkerEndedError(ConsumerdError):
     """A worker process was killed, or ended by itself; nothing of its task was committed."""
@@ -101,6 +105,9 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         while self._workers:
             self._workers.pop().end()
+
+    def check(self) -> None:
+        """Do nothing: processes are started when there are tasks."""
 
     @property
     def processes(self) -> tuple[int, ...]:

@@ -82,6 +82,8 @@ class InlinePool:
     def run(self, function: Any, tasks: list[Any], *, on_progress: Any, tick: Any) -> list[Any]:
         return [self._result(function(*task)) for task in tasks]
 
+    def check(self) -> None: ...
+
     def _result(self, work: Any) -> Any:
         try:
             while True:
@@ -329,3 +331,16 @@ def test_divides_a_batch_into_files(sizes: list[int], workers: int, counts_messa
     parts = divide(splits, workers, counts_messages=counts_messages)
     assert [len(part) for part in parts] == expected
     assert [each for part in parts for each in part] == splits
+
+
+def test_a_continuous_landing_ends_when_its_tasks_can_no_longer_run(
+    pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndingPool(InlinePool):
+        def check(self) -> None:
+            raise ConsumerdError("the processes have ended")
+
+    monkeypatch.setattr("consumerd.spark.lake.land.WorkerPool", EndingPool)
+    with pytest.raises(ConsumerdError, match="the processes have ended"):
+        land(replace(pipeline, trigger="1 hour"), available_now=False)
+    assert len(landed(pipeline)) == 300
