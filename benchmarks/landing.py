@@ -3,7 +3,8 @@
 `lake land` and `log export` count from the start of their process to its end; `spark land` and Spark's text to Parquet
 run in one session that is warm, with one task at a time. Processor time of everything: the JVM, Python workers, drivers
 and worker processes. Text has one column, and Spark's codec, snappy, or zstd as the tables have; a table has eighteen.
-What is read lies in the page cache; all take turns.
+What is read lies in the page cache; all take turns. The limit of every landing is what deltalake alone needs to write
+the same rows, which it has in memory, with zstd.
 
     python -m benchmarks landing [--megabytes 256] [--rounds 5] [--json]
 """
@@ -24,6 +25,7 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyspark.sql import SparkSession
 
 from benchmarks import surroundings
@@ -36,6 +38,7 @@ from consumerd.spark.spec import load_spark
 
 NAME = "landing"
 TEXT, TEXT_ZSTD = "text to parquet", "text to parquet, zstd"
+LIMIT = "deltalake, rows in memory"
 LAKE, SPARK, EXPORT = "lake land", "spark land", "log export"
 #: Seconds between two looks at the processes below the JVM: the time of one that ends after the last is not counted.
 _LOOK = 0.05
@@ -140,20 +143,26 @@ def measure(megabytes: int, rounds: int, root: Path) -> list[Measurement]:
             run = [sys.executable, "-m", "consumerd", *command]
             subprocess.run(run, check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
+        def limit() -> None:
+            shutil.rmtree(root / "limit", ignore_errors=True)
+            write_deltalake(root / "limit", rows, writer_properties=WriterProperties(compression="ZSTD"))
+
         subjects: dict[str, Callable[[], object]] = {
             TEXT: partial(text, "snappy"),
             TEXT_ZSTD: partial(text, "zstd"),
             SPARK: landed,
             LAKE: lake,
             EXPORT: export,
+            LIMIT: limit,
         }
         for name in (TEXT, TEXT_ZSTD, SPARK) * 2:  # warms it up
             subjects[name]()
+        rows = DeltaTable(root / "spark/p/bronze").to_pyarrow_table()
         figures = rates(laps(subjects, rounds, clock), count / 1e6)
     results: list[Measurement] = []
     for name in (LAKE, SPARK, EXPORT):
         case = f"{PAYLOAD_BYTES} B, {megabytes} MB, {name}, {surroundings.codec()}"
-        results += compared(NAME, case, "M msg/cpu-s", figures, ours=name, others=[TEXT, TEXT_ZSTD])
+        results += compared(NAME, case, "M msg/cpu-s", figures, ours=name, others=[TEXT, TEXT_ZSTD, LIMIT])
     return results
 
 
