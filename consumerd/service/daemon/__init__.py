@@ -3,9 +3,9 @@
 In: a `Config`. Out: a process: its members, log_output, logs, answers to signals, HTTP and metrics.
 
 Files in reading order: service, loop, members, signals, reload, notify, watchdog, monitor, subscription_monitor,
-health, lag, lag_exporter, stalls, stacks, memory, log_output, logs, console, repeats, recent, readings, endpoints, probes, status,
-status_page, group_view, checks, online_checks, permission_checks, dialect, telemetry, telemetry_signals, otel, tracing,
-mirroring, forward_mirror, forwarding, broker_readings.
+health, lag, lag_exporter, stalls, stacks, memory, log_output, logs, console, repeats, recent, readings, endpoints,
+probes, status, status_page, group_view, checks, online_checks, permission_checks, dialect, telemetry,
+telemetry_signals, otel, tracing, mirroring, forward_mirror, forwarding, broker_readings.
 
 Easy to miss:
 
