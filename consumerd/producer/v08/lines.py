@@ -10,11 +10,13 @@ import asyncio
 from dataclasses import dataclass
 
 from consumerd.base.errors import BrokerError, ConsumerdError
+from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.producer.errors import MessageSizeTooLargeError
 from consumerd.producer.lines import InputError, LineReader
 from consumerd.producer.v08.batches import BatchRange
 from consumerd.producer.v08.delivery import is_too_large
 from consumerd.producer.v08.producer import V08Producer
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import Headers
 
 
@@ -149,13 +151,20 @@ class LineSender:
         elif share.lines == 1:
             failed = MessageSizeTooLargeError(
                 f"line {share.first} has {share.size} bytes, more than the topic {self._plan.topic!r} takes "
-                f"(max.message.bytes, or message.max.bytes of the brokers); {before}."
+                f"({_limit(error)}); {before}."
             )
         else:
             failed = MessageSizeTooLargeError(
                 f"a batch of {share.lines} lines, the first of which is line {share.first}, has {share.size} bytes, "
-                f"more than the topic {self._plan.topic!r} takes at once (max.message.bytes): give a smaller "
+                f"more than the topic {self._plan.topic!r} takes at once ({_limit(error)}): give a smaller "
                 f"--batch-bytes; {before}."
             )
         failed.__cause__ = error
         return failed
+
+
+def _limit(error: BaseException) -> str:
+    """Return the settings that limit what a broker refused for its size."""
+    if isinstance(error, BrokerRefusedError) and error.code == ErrorCode.RECORD_LIST_TOO_LARGE:
+        return "segment.bytes, or log.segment.bytes of the brokers"
+    return "max.message.bytes, or message.max.bytes of the brokers"

@@ -24,7 +24,7 @@ from consumerd.wire.v08.records import Record, decode_records
 from tests.support.prepared_requests import OneBroker, request_body
 
 PARTITIONS = 3
-TOO_LARGE, NOT_ALLOWED = 10, 29
+TOO_LARGE, RECORD_LIST_TOO_LARGE, NOT_ALLOWED = 10, 18, 29
 
 
 class MemoryBroker(OneBroker):
@@ -162,6 +162,20 @@ async def test_names_the_first_line_of_a_refused_batch(tmp_path: Path) -> None:
     code, sentence = await failure(MemoryBroker(NOT_ALLOWED, b"50"), data, LinePlan("t", 0), tmp_path, batch_bytes=1)
     assert (code, sentence.startswith("line 50 may not have arrived, all lines before")) == (ExitCode.BROKER, True)
     assert "TOPIC_AUTHORIZATION_FAILED" in sentence
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 1000])
+@pytest.mark.parametrize(
+    ("code", "setting"),
+    [
+        (TOO_LARGE, "(max.message.bytes, or message.max.bytes of the brokers)"),
+        (RECORD_LIST_TOO_LARGE, "(segment.bytes, or log.segment.bytes of the brokers)"),
+    ],
+)
+async def test_names_the_setting_that_limits_a_batch(tmp_path: Path, code: int, setting: str, batch_bytes: int) -> None:
+    broker = MemoryBroker(code, b"1")
+    _, sentence = await failure(broker, b"1\n2\n", LinePlan("t", 0), tmp_path, batch_bytes=batch_bytes, linger=60)
+    assert setting in sentence
 
 
 async def test_failure_ends_the_wait_for_lines() -> None:
