@@ -14,10 +14,16 @@ import structlog
 
 from consumerd.group.rules import Topics
 from consumerd.wire.registry.subscription import StaticSubscription, Subscription, is_subscribed
+from consumerd.wire.registry.topic_filter import FilterKind
 
 log = structlog.get_logger(__name__)
 
 _NOT_REGISTERED: Final = "no broker has registered them yet"
+#: Of a filter, whose text stands for topics.
+_NONE_INCLUDED: Final = {
+    FilterKind.WHITELIST: "no topic matches this whitelist yet",
+    FilterKind.BLACKLIST: "there is no topic yet that this blacklist does not match",
+}
 
 
 class MissingTopics:
@@ -31,7 +37,7 @@ class MissingTopics:
 
     def look(self, topics: Topics, refused: Mapping[str, str] = MappingProxyType({})) -> None:
         """Note a snapshot's topics, and why brokers refuse to tell of others."""
-        awaited = {topic: refused.get(topic, _NOT_REGISTERED) for topic in self._missing(topics)}
+        awaited = {topic: refused.get(topic, reason) for topic, reason in self._missing(topics).items()}
         if awaited == self._awaited:
             return
         self._awaited = awaited
@@ -43,11 +49,11 @@ class MissingTopics:
         if not awaited:
             log.info("topics_found", group=self._group)
 
-    def _missing(self, topics: Topics) -> list[str]:
-        """Return the topics without a broker; for a filter that matches no topic, its text."""
+    def _missing(self, topics: Topics) -> dict[str, str]:
+        """Return the topics without a broker, with the reason; for a filter that includes no topic, its text."""
         subscription = self._subscription
         if isinstance(subscription, StaticSubscription):
-            return [topic for topic in subscription.streams if not topics.get(topic)]
+            return {topic: _NOT_REGISTERED for topic in subscription.streams if not topics.get(topic)}
         if any(brokers and is_subscribed(subscription, topic) for topic, brokers in topics.items()):
-            return []
-        return [subscription.format()]
+            return {}
+        return {subscription.filter.text: _NONE_INCLUDED[subscription.filter.kind]}
