@@ -2,8 +2,10 @@
 
 Strategy: a processor of structlog, for the events that are named here and no others: what is logged once for each
 partition or broker is never left out. Of one kind (the event, its handler and the type of its reason) the first ones of
-a few seconds pass, and the rest is counted; `events_suppressed` tells the number. It is logged when the time is over:
-by the next event of the kind, or by `flush`, which a daemon calls once a second, and the end of the process, too.
+a few seconds pass, and the rest is counted; `events_suppressed` tells the number. While a kind goes on, one event
+passes in each further time, which is twice as long as the one before, up to a minute: nobody reads the same sentence a
+hundred times a minute. The number is logged when the time is over: by the next event of the kind, or by `flush`, which
+a daemon calls once a second, and the end of the process, too.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ from structlog.typing import EventDict, WrappedLogger
 
 log = structlog.get_logger(__name__)
 
-#: Events of a kind that pass within `SECONDS`.
+#: Events of a kind that pass within `SECONDS`; and the longest time, of a kind that goes on.
 PASS: Final = 10
 SECONDS: Final = 5.0
+LONGEST: Final = 60.0
 #: Kinds that are told apart at once; further ones of an event are one kind.
 _KINDS: Final = 200
 #: Keys that say whose event it is, and stand in the event that has the number.
@@ -53,8 +56,20 @@ class _Kind:
     whose: dict[str, Any]
     cause: str
     began: float
+    seconds: float = SECONDS
+    most: int = PASS
     passed: int = 0
     dropped: int = 0
+
+    def is_over(self, now: float) -> bool:
+        return now - self.began >= self.seconds
+
+    def following(self, now: float) -> _Kind | None:
+        """Return the next time of a kind that goes on; None for one that has ended."""
+        if not self.dropped:
+            return None
+        seconds = min(2 * self.seconds, LONGEST)
+        return _Kind(self.method, self.event, self.whose, self.cause, now, seconds, most=1)
 
 
 class RepeatLimit:
@@ -78,10 +93,11 @@ class RepeatLimit:
                 key, cause = (name,), ""
             now, ended = self._monotonic(), None
             kind = self._kinds.get(key)
-            if kind is None or now - kind.began >= SECONDS:
+            if kind is None or kind.is_over(now):
                 ended = kind
-                kind = self._kinds[key] = _Kind(method, name, whose, cause, now)
-            passes = kind.passed < PASS
+                kind = (kind and kind.following(now)) or _Kind(method, name, whose, cause, now)
+                self._kinds[key] = kind
+            passes = kind.passed < kind.most
             if passes:
                 kind.passed += 1
             else:
@@ -96,8 +112,13 @@ class RepeatLimit:
         """Log the numbers of kinds whose time is over, or of all."""
         with self._lock:
             now = self._monotonic()
-            ended = [key for key, kind in self._kinds.items() if all_kinds or now - kind.began >= SECONDS]
+            ended = [key for key, kind in self._kinds.items() if all_kinds or kind.is_over(now)]
             kinds = [self._kinds.pop(key) for key in ended]
+            self._kinds |= {
+                key: following
+                for key, kind in zip(ended, kinds, strict=True)
+                if not all_kinds and (following := kind.following(now)) is not None
+            }
         for kind in kinds:
             _tell(kind, now)
 

@@ -67,6 +67,37 @@ def test_the_next_event_of_the_kind_tells_the_number_and_passes() -> None:
     assert [(each["events"], each["seconds"]) for each in logs] == [(1, 7.0)]
 
 
+@pytest.mark.parametrize("flushes", [True, False], ids=["daemon", "without-flush"])
+def test_what_goes_on_for_an_hour_is_a_handful_of_lines_a_minute(flushes: bool) -> None:
+    clock = Clock()
+    limit = RepeatLimit(monotonic=clock)
+    passed: list[float] = []
+    with capture_logs() as logs:
+        for _ in range(36_000):
+            if passes(limit, reason="KeyError: 'id'"):
+                passed.append(clock.now - 1000.0)
+            clock.now += 0.1
+            if flushes:
+                limit.flush()
+        limit.flush(all_kinds=True)
+    assert sum(each["events"] for each in logs) + len(passed) == 36_000
+    assert sum(1 for at in passed if at < 60) == PASS + 3
+    assert sum(1 for at in passed if 600 <= at < 1200) in (10, 11)
+    assert [each["seconds"] for each in logs][:5] == pytest.approx([5, 10, 20, 40, 60], abs=0.5)
+
+
+def test_all_pass_again_after_a_quiet_time() -> None:
+    clock = Clock()
+    limit = RepeatLimit(monotonic=clock)
+    with capture_logs():
+        for _ in range(PASS + 1):
+            passes(limit)
+        for _ in range(60):  # the daemon's, with nothing to count
+            clock.now += 1.0
+            limit.flush()
+        assert [passes(limit) for _ in range(PASS + 1)] == [True] * PASS + [False]
+
+
 def test_another_error_handler_or_event_is_not_hidden() -> None:
     limit = RepeatLimit(monotonic=Clock())
     kinds = [
