@@ -33,6 +33,7 @@ from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.protocols import PartitionPool
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PartitionedHandler
+from consumerd.member.fetch.policies import PartitionFailures
 from consumerd.member.offsets.store import OffsetStore, Trace
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
@@ -116,6 +117,7 @@ class StartFinder:
         self._handler = handler
         self._fence = fence
         self._clock = clock
+        self._failures = PartitionFailures()
         #: By topic, the partitions that it had when the member saw it first.
         self._existing: dict[str, frozenset[TopicPartition]] = {}
         #: Topics that were gone at some time since.
@@ -187,7 +189,7 @@ class StartFinder:
                     raise
                 reason = reason_of(error)
                 if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may take hours
-                    log.warning("position_lookup_failed", partition=str(partition), reason=reason)
+                    self._failures.add(partition, None, reason)
                 logged.add(reason)
                 await self._clock.sleep(pause)
                 pause = min(2 * pause, REFUSED_PAUSE) if _is_denied(error) else RETRY_PAUSE

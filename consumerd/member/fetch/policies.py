@@ -46,11 +46,11 @@ class _Burst:
     """Failures for one reason: the partitions that had it, and those that are not logged yet, with their offsets."""
 
     seen: set[TopicPartition] = field(default_factory=set)
-    new: list[tuple[TopicPartition, int]] = field(default_factory=list)
+    new: list[tuple[TopicPartition, int | None]] = field(default_factory=list)
 
 
-class FetchFailures:
-    """Logs failed fetches: at once for all partitions that fail in one turn of the event loop for the same reason.
+class PartitionFailures:
+    """Logs failures of partitions: at once for all that fail in one turn of the event loop for the same reason.
 
     Others that follow within `window` seconds are one more line: where each connects on its own, each fails on its own.
     """
@@ -59,43 +59,48 @@ class FetchFailures:
 
     def __init__(self, window: float = 1.0) -> None:
         self._window = window
-        self._bursts: dict[tuple[bool, str], _Burst] = {}
+        self._bursts: dict[tuple[str, str], _Burst] = {}
 
-    def add(self, partition: TopicPartition, offset: int, reason: str, *, refused: bool) -> None:
-        """Log a failure at `offset` in the next turn, when the other partitions of the request have failed, too."""
-        key = refused, reason
-        burst = self._bursts.get(key)
+    def add(self, partition: TopicPartition, offset: int | None, reason: str, *, refused: bool = False) -> None:
+        """Log a failed or `refused` fetch in the next turn, when the other partitions of the request have failed, too.
+
+        `offset`: None where it was to be looked up, and that failed.
+        """
+        what = "lookup" if offset is None else "refusal" if refused else "fetch"
+        burst = self._bursts.get((what, reason))
         if burst is None or partition in burst.seen:
             if burst is not None:
-                self._write(key, burst)
-            burst = self._bursts[key] = _Burst()
-            asyncio.get_running_loop().call_soon(self._begin, key, burst)
+                self._write(what, reason, burst)
+            burst = self._bursts[what, reason] = _Burst()
+            asyncio.get_running_loop().call_soon(self._begin, what, reason, burst)
         burst.seen.add(partition)
         burst.new.append((partition, offset))
 
-    def _begin(self, key: tuple[bool, str], burst: _Burst) -> None:
-        self._write(key, burst)
-        asyncio.get_running_loop().call_later(self._window, self._end, key, burst)
+    def _begin(self, what: str, reason: str, burst: _Burst) -> None:
+        self._write(what, reason, burst)
+        asyncio.get_running_loop().call_later(self._window, self._end, what, reason, burst)
 
-    def _end(self, key: tuple[bool, str], burst: _Burst) -> None:
-        self._write(key, burst)
-        if self._bursts.get(key) is burst:
-            del self._bursts[key]
+    def _end(self, what: str, reason: str, burst: _Burst) -> None:
+        self._write(what, reason, burst)
+        if self._bursts.get((what, reason)) is burst:
+            del self._bursts[what, reason]
 
     @staticmethod
-    def _write(key: tuple[bool, str], burst: _Burst) -> None:
+    def _write(what: str, reason: str, burst: _Burst) -> None:
         if not burst.new:
             return
-        refused, reason = key
         partition, offset = burst.new[0]
         others = {"more": len(burst.new) - 1} if len(burst.new) > 1 else {}
-        log.warning(
-            "fetch_refused" if refused else "fetch_failed",
-            partition=str(partition),
-            offset=offset,
-            **others,
-            reason=reason,
-        )
+        if what == "lookup":
+            log.warning("position_lookup_failed", partition=str(partition), **others, reason=reason)
+        else:
+            log.warning(
+                "fetch_refused" if what == "refusal" else "fetch_failed",
+                partition=str(partition),
+                offset=offset,
+                **others,
+                reason=reason,
+            )
         burst.new.clear()
 
 
@@ -112,7 +117,7 @@ class FetchServices:
     counters: FetchCounters = field(default_factory=FetchCounters)
     #: Held while an answer is decoded that takes more than one step: one at a time, as each may become large.
     decoding: asyncio.Lock = field(default_factory=asyncio.Lock)
-    failures: FetchFailures = field(default_factory=FetchFailures)
+    failures: PartitionFailures = field(default_factory=PartitionFailures)
 
 
 class FetchingOverError(Exception):

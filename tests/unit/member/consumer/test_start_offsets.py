@@ -307,6 +307,20 @@ async def test_logs_each_reason_for_missing_position_once(capsys: pytest.Capture
         assert words in line
 
 
+async def test_logs_one_line_for_many_partitions_whose_positions_cannot_be_looked_up() -> None:
+    setup = Setup()
+    setup.store.failures = 1
+    partitions = [TopicPartition.numbered("t", number) for number in range(1000)]
+    with capture_logs() as logs:
+        finding = [asyncio.create_task(setup.finder.find(each, SESSION)) for each in partitions]
+        while not all(each.done() for each in finding):
+            setup.lease.until = setup.clock.now + 60
+            await setup.clock.advance(RETRY_PAUSE)
+    (line,) = logs
+    assert (line["event"], line["partition"], line["more"]) == ("position_lookup_failed", "t/0", 999)
+    assert line["reason"] == "the coordinator is away"
+
+
 async def test_logs_a_limited_number_of_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     reasons = [BrokerError(f"attempt {number} failed") for number in range(50)]
     assert len(await failures_logged(reasons, capsys)) == 20
@@ -449,7 +463,7 @@ async def test_topic_whose_offsets_may_not_be_read_does_not_hold_back_others() -
         setup.store.denied = ""
         await setup.clock.advance(REFUSED_PAUSE)
     assert {(await task).offset for task in tasks} == {120}
-    assert [entry["partition"] for entry in logs] == ["u/0-0", "u/0-1"]
+    assert [(entry["partition"], entry["more"]) for entry in logs] == [("u/0-0", 1)]
     assert all(
         "(error 29): the client lacks the permission Describe on the topic 'u'" in each["reason"] for each in logs
     )

@@ -16,7 +16,7 @@ from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.settings.processing import BadMessagePolicy, OutOfRangePolicy
 from consumerd.member.fetch.errors import CorruptPartitionError, MessageTooLargeError
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
-from consumerd.member.fetch.policies import FetchFailures, FetchingOverError, FetchPolicies
+from consumerd.member.fetch.policies import FetchingOverError, FetchPolicies, PartitionFailures
 from consumerd.member.fetch.response import FetchDecision, FetchOutcome
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.wire.batch import memory_of
@@ -339,7 +339,7 @@ async def test_skips_nothing_that_ends_beyond_every_offset() -> None:
 
 
 async def test_logs_a_failure_of_many_partitions_in_one_line() -> None:
-    failures = FetchFailures()
+    failures = PartitionFailures()
     partitions = [TopicPartition.numbered("t", number) for number in range(3)]
     with capture_logs() as logs:
         for offset, partition in enumerate(partitions):
@@ -359,7 +359,7 @@ async def test_logs_a_failure_of_many_partitions_in_one_line() -> None:
 
 
 async def test_logs_partitions_that_fail_one_after_the_other_in_two_lines() -> None:
-    failures = FetchFailures(window=0.05)
+    failures = PartitionFailures(window=0.05)
     partitions = [TopicPartition.numbered("t", number) for number in range(100)]
     with capture_logs() as logs:
         for partition in partitions:
