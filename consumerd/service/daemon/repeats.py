@@ -1,11 +1,12 @@
 """A limit on log events that each message or each request can cause.
 
 Strategy: a processor of structlog, for the events that are named here and no others: what is logged once for each
-partition or broker is never left out. Of one kind (the event, its handler and the type of its reason) the first ones of
-a few seconds pass, and the rest is counted; `events_suppressed` tells the number. While a kind goes on, one event
-passes in each further time, which is twice as long as the one before, up to a minute: nobody reads the same sentence a
-hundred times a minute. The number is logged when the time is over: by the next event of the kind, or by `flush`, which
-a daemon calls once a second, and the end of the process, too.
+partition or broker is never left out, but for `produce_retried`, since `forward` has a producer for each partition. Of
+one kind (the event, its handler and the type of its reason) the first ones of a few seconds pass, and the rest is
+counted; `events_suppressed` tells the number. While a kind goes on, one event passes in each further time, which is
+twice as long as the one before, up to a minute: nobody reads the same sentence a hundred times a minute. The number is
+logged when the time is over: by the next event of the kind, or by `flush`, which a daemon calls once a second, and the
+end of the process, too.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ REPEATED: Final = frozenset(
         "handler_call_slow",
         "message_skipped",
         "forwarded_messages_skipped",
+        "produce_retried",
         "oversized_message_set_dropped",
         "request_refused",
         "request_failed",

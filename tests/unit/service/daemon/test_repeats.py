@@ -118,6 +118,16 @@ def test_events_that_are_not_named_always_pass() -> None:
     assert all(passes(limit, "partition_parked") for _ in range(1000))
 
 
+def test_an_outage_of_the_target_is_a_few_lines_for_all_partitions() -> None:
+    limit = RepeatLimit(monotonic=Clock())
+    reason = "cannot connect to broker b:9092: Connection refused"
+    with capture_logs() as logs:
+        passed = [passes(limit, "produce_retried", partition=f"t/{number}", reason=reason) for number in range(1000)]
+        limit.flush(all_kinds=True)
+    assert sum(passed) == PASS
+    assert [(each["suppressed"], each["events"]) for each in logs] == [("produce_retried", 1000 - PASS)]
+
+
 def test_holds_a_bounded_number_of_kinds() -> None:
     limit = RepeatLimit(monotonic=Clock())
     passed = sum(passes(limit, reason=f"Error{n}: x") for n in range(5000))
