@@ -48,6 +48,8 @@ _INSTANCE_SINCE: Final = {JOIN_GROUP.key: 5, SYNC_GROUP.key: 3, HEARTBEAT.key: 3
 _PATTERN_SINCE: Final = 1
 #: Seconds that a join or sync may take beyond the time that the coordinator waits.
 _GRACE: Final = 5.0
+#: Reasons of one trouble that are logged.
+_MOST_REASONS: Final = 5
 #: Version of JoinGroup since which a new member gets its id before it has to wait.
 _ID_FIRST_SINCE: Final = 4
 #: Longest session timeout that brokers of 0.9 grant by default, in seconds (group.max.session.timeout.ms).
@@ -85,7 +87,8 @@ class GroupRequests:
         self._settings = settings
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
-        self._troubled = False
+        #: The reasons that were logged since the coordinator last answered.
+        self._troubles: set[str] = set()
         self._session_timeout = settings.session_timeout
         #: The last permanent error.
         self.refusal: BrokerError | None = None
@@ -274,7 +277,7 @@ class GroupRequests:
         except (BrokerError, WireError) as error:
             return self._lost(ticket, str(error))
         if not isinstance(event, e.Failed):
-            self._troubled = False
+            self._troubles.clear()
         return event
 
     def _shorten(self) -> bool:
@@ -317,9 +320,9 @@ class GroupRequests:
         return error
 
     def _note(self, reason: str) -> None:
-        """Log the error once: a coordinator may be unavailable for long."""
-        if not self._troubled:
-            self._troubled = True
+        """Log each error once: a coordinator may be unavailable for long, and the first reason need not be the last."""
+        if reason not in self._troubles and len(self._troubles) < _MOST_REASONS:
+            self._troubles.add(reason)
             log.warning("coordinator_unavailable", group=self._group, reason=reason)
 
 

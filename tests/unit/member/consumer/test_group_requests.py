@@ -409,6 +409,24 @@ async def test_logs_an_unavailable_coordinator_once_until_it_answers() -> None:
     assert [entry["event"] for entry in logs] == ["coordinator_unavailable"] * 2
 
 
+async def test_logs_each_reason_for_an_unavailable_coordinator_once() -> None:
+    """The first one, of a cluster that has just been made, says nothing of an address that cannot be reached."""
+    away = ConnectionClosedError("the host name of broker b:9092 does not resolve")
+    client = Client({"error_code": 15}, away, {"error_code": 15}, away, {"error_code": 0}, away)
+    asking = requests(client)
+    with capture_logs() as logs:
+        for _ in range(6):
+            await asking.beat(BEAT)
+    assert [entry["event"] for entry in logs] == ["coordinator_unavailable"] * 3
+    assert "(15)" in logs[0]["reason"]
+    assert [entry["reason"] for entry in logs[1:]] == ["the host name of broker b:9092 does not resolve"] * 2
+    changing = requests(Client(*[ConnectionClosedError(f"attempt {number}") for number in range(50)]))
+    with capture_logs() as logs:
+        for _ in range(50):
+            await changing.beat(BEAT)
+    assert len(logs) == 5
+
+
 async def test_reads_no_topics_of_a_broker_that_just_started() -> None:
     assert await requests(Client()).read_topics(e.ReadTopics(5, None)) == e.Failed(5)
 
