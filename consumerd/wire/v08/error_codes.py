@@ -45,7 +45,12 @@ _TABLE: tuple[tuple[int, str, bool, str], ...] = (
     (7, "REQUEST_TIMED_OUT", _AGAIN, "the request timed out at the broker"),
     (8, "BROKER_NOT_AVAILABLE", _FINAL, "the broker is not available"),
     (9, "REPLICA_NOT_AVAILABLE", _FINAL, "a replica of the partition is not available"),
-    (10, "MESSAGE_TOO_LARGE", _FINAL, "a message is larger than the broker accepts (message.max.bytes)"),
+    (
+        10,
+        "MESSAGE_TOO_LARGE",
+        _FINAL,
+        "a message is larger than the brokers (message.max.bytes) or the topic (max.message.bytes) accept",
+    ),
     (11, "STALE_CONTROLLER_EPOCH", _FINAL, "another broker has become the controller"),
     (12, "OFFSET_METADATA_TOO_LARGE", _FINAL, "the text committed with an offset is too long"),
     (13, "NETWORK_EXCEPTION", _AGAIN, "the connection ended before the response"),
