@@ -86,6 +86,8 @@ class ChannelOpener:
         self._authenticate = authenticate
         #: Address -> the release of an old broker, and the time until which it is remembered.
         self._old = {} if remembered is None else remembered
+        #: Address -> the last channel there, of those without authentication: whether a request was answered there.
+        self._former: dict[tuple[str, int], Channel] = {}
 
     async def open(self, host: str, port: int) -> Channel:
         """Open a channel that is ready for use. Raises BrokerError (ConnectError, AuthenticationError, ...)."""
@@ -103,7 +105,10 @@ class ChannelOpener:
             channel.abort()
             raise
         if self._authenticate is None and channel.versions.release is BrokerRelease.V0_10_OR_NEWER:
-            channel.doubt = "is this a SASL listener?"
+            former = self._former.get((host, port))
+            if former is None or former.doubt:
+                channel.doubt = "is this a SASL listener?"
+            self._former[host, port] = channel
         return channel
 
     async def _connected(self, host: str, port: int, versions: BrokerVersions) -> Channel:

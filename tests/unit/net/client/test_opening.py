@@ -285,3 +285,22 @@ async def test_suggests_sasl_when_broker_closes_on_first_request() -> None:
     channel = await ChannelOpener(Broker(kafka_08).connect, ClientSettings(), SystemClock()).open("h", 1)
     with pytest.raises(ConnectionClosedError, match=r"hung up$"):  # which 0.8 does not have
         await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)
+
+
+async def test_does_not_suggest_sasl_where_a_request_was_answered_before() -> None:
+    """As a broker that stops: it accepts a last connection, and closes it."""
+    stops = False
+
+    def says(key: int, version: int, number: int) -> str:
+        return "close" if stops and key != API_VERSIONS.key else "answer"
+
+    opener = ChannelOpener(Broker(says).connect, ClientSettings(), SystemClock())
+    await (await opener.open("h", 1)).call(LIST_GROUPS, ALL_GROUPS, version=0)
+    stops = True
+    for _ in range(2):
+        channel = await opener.open("h", 1)
+        with pytest.raises(ConnectionClosedError, match=r"hung up$"):
+            await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)
+    channel = await opener.open("h", 2)  # of which nothing is known
+    with pytest.raises(ConnectionClosedError, match=r"hung up; is this a SASL listener\?$"):
+        await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)
