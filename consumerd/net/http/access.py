@@ -95,7 +95,7 @@ class Access:
 
 def _are_equal(shown: str, expected: str) -> bool:
     """Compare in a time that reveals nothing: digests have one length for every text."""
-    import hashlib  # noqa: PLC0415 - with hmac it takes 0.8 MiB, which a daemon without requests keeps free
+    import hashlib  # noqa: PLC0415 - with hmac it takes up to 0.8 MiB, which a daemon without requests keeps free
     import hmac  # noqa: PLC0415
 
     shown_digest, digest = (
