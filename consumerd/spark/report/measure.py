@@ -216,25 +216,32 @@ def _ends(rows: pa.Table) -> pa.Table:
 
 def measure_trend(quarantine: RowScan, landed: LandedFacts) -> LandedFacts:
     """`landed` with the quarantined rows of each interval. `quarantine` has bronze's `landed_at`."""
-    starts = [round(one.start.timestamp()) for one in landed.intervals]
+    starts = [_millis(one.start) for one in landed.intervals]
     if not starts:
         return landed
-    width = 1 if landed.width is None else round(landed.width.total_seconds())
+    # Without a width an interval is a batch, and several may land within a second.
+    width = 1 if landed.width is None else round(landed.width.total_seconds()) * 1000
     counts = [0] * len(starts)
-    for part in quarantine.map(_seconds, ("landed_at",), width):
+    for part in quarantine.map(_landing_times, ("landed_at",), width):
         for row in part.to_pylist():
-            counts[max(0, bisect_right(starts, row["second"]) - 1)] += row["rows"]
+            counts[max(0, bisect_right(starts, row["millis"]) - 1)] += row["rows"]
     pairs = zip(landed.intervals, counts, strict=True)
     return replace(landed, intervals=tuple(replace(one, quarantined=rows) for one, rows in pairs))
 
 
-_NO_SECONDS: Final = pa.Table.from_batches([], schema=pa.schema([("second", pa.int64()), ("rows", pa.int64())]))
+def _millis(time: datetime) -> int:
+    """Whole milliseconds since 1970."""
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
-def _seconds(batches: Iterator[pa.RecordBatch], width: int) -> pa.Table:
-    """In a task: rows by the time at which they landed, in steps of `width` seconds."""
+_NO_TIMES: Final = pa.Table.from_batches([], schema=pa.schema([("millis", pa.int64()), ("rows", pa.int64())]))
+
+
+def _landing_times(batches: Iterator[pa.RecordBatch], width: int) -> pa.Table:
+    """In a task: rows by the time at which they landed, in steps of `width` milliseconds."""
+    step = width * 1000
     times = (pc.drop_null(_micros(rows.column("landed_at"))) for rows in batches)
-    return _counted((_floored(each, width) for each in times), _NO_SECONDS)
+    return _counted((pc.multiply(pc.divide(each, step), width) for each in times), _NO_TIMES)
 
 
 def _floored(micros: pa.Array, width: int) -> pa.Array:
@@ -300,6 +307,9 @@ def _event_bounds(batches: Iterator[pa.RecordBatch]) -> _Bounds:
     return _Bounds(rows, len(known), tuple(pc.quantile(known, shares, interpolation="lower").to_pylist()))
 
 
+_NO_SECONDS: Final = pa.Table.from_batches([], schema=pa.schema([("second", pa.int64()), ("rows", pa.int64())]))
+
+
 def _event_counts(batches: Iterator[pa.RecordBatch], low: int, high: int, width: int) -> pa.Table:
     """In a task: events from `low` to `high` (microseconds), by intervals of `width` seconds."""
     times = (_micros(rows.column(0)) for rows in batches)
@@ -319,11 +329,15 @@ def event_range(oldest: int, newest: int, early: int, late: int) -> tuple[int, i
 def _intervals(cells: Iterable[Mapping[str, Any]], width: int | None) -> tuple[LandedInterval, ...]:
     merged: dict[int, list[int]] = {}
     for cell in cells:
-        rows, size, start = merged.get(cell["interval"], (0, 0, cell["start"]))
-        merged[cell["interval"]] = [rows + cell["rows"], size + cell["size"], min(start, cell["start"])]
+        rows, size, start = merged.get(cell["interval"], (0, 0, cell["first"]))
+        merged[cell["interval"]] = [rows + cell["rows"], size + cell["size"], min(start, cell["first"])]
+    if width is None:
+        return tuple(
+            LandedInterval(_moment(start / 1e6), rows, size, batch)
+            for batch, (rows, size, start) in sorted(merged.items())
+        )
     return tuple(
-        LandedInterval(_moment(start if width is None else key * width), rows, size, key if width is None else None)
-        for key, (rows, size, start) in sorted(merged.items())
+        LandedInterval(_moment(key * width), rows, size, None) for key, (rows, size, _) in sorted(merged.items())
     )
 
 

@@ -298,6 +298,7 @@ def _time_axis(axes: Axes, times: Sequence[datetime]) -> None:
     locator = AutoDateLocator(tz=UTC, minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    formatter.formats[5] = "%H:%M:%S.%f"  # its own form has seconds alone, which say nothing without the minute
     axes.xaxis.set_major_formatter(formatter)
     first, last = (f"{each.astimezone(UTC):%Y-%m-%d}" for each in (min(times), max(times)))
     axes.set_xlabel(f"{first} (UTC)" if first == last else f"{first} to {last} (UTC)")

@@ -54,7 +54,7 @@ def bronze(rows: list[dict[str, Any]], *more: tuple[str, pa.DataType]) -> Rows:
 REASON = ("reason", pa.string())
 
 
-def row(batch: int, value: bytes | None, *, offset: int = 0, minutes: int = 0, **more: Any) -> dict[str, Any]:
+def row(batch: int, value: bytes | None, *, offset: int = 0, minutes: float = 0, **more: Any) -> dict[str, Any]:
     return {"batch": batch, "value": value, "offset": offset, "landed_at": START + timedelta(minutes=minutes), **more}
 
 
@@ -148,6 +148,10 @@ def test_counts_quarantined_rows_by_when_they_landed() -> None:
     landed = measure_landed(bronze([row(n, b"x", minutes=n) for n in (0, 1, 1, 5)]))
     refused = bronze([row(5, b"x", minutes=5), row(1, b"x", minutes=1), row(1, b"x", minutes=1)])
     assert [one.quarantined for one in measure_trend(refused, landed).intervals] == [0, 2, 1]
+    quick = measure_landed(bronze([row(n, b"x", minutes=n / 150) for n in (0, 1, 2)]))  # several batches in a second
+    refused = bronze([row(n, b"x", minutes=n / 150) for n in (0, 1)])
+    assert [one.quarantined for one in measure_trend(refused, quick).intervals] == [1, 1, 0]
+    refused = bronze([row(5, b"x", minutes=5), row(1, b"x", minutes=1), row(1, b"x", minutes=1)])
     many = LandedFacts(width=timedelta(minutes=5), intervals=(LandedInterval(START, 9, 9), LandedInterval(START, 1, 1)))
     assert [one.quarantined for one in measure_trend(refused, many).intervals] == [0, 3]
     assert measure_trend(refused, LandedFacts()) == LandedFacts()
