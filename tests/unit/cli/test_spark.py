@@ -215,6 +215,31 @@ def test_first_signal_stops_the_steps_and_the_second_ends_the_process() -> None:
     assert done.stdout == "stopped by SIGTERM; the same command continues where this one stopped.\n"
 
 
+GRACEFUL = """
+import os, signal, sys
+from types import SimpleNamespace
+from consumerd.cli.spark_progress import StepLines
+from consumerd.cli.spark_session import Work, _caught_signals
+from consumerd.spark.stopping import stop_on_signals
+
+cancelled = []
+spark = SimpleNamespace(
+    streams=SimpleNamespace(active=[]), sparkContext=SimpleNamespace(cancelAllJobs=lambda: cancelled.append(1))
+)
+with _caught_signals() as signals, Work(spark, StepLines(sys.stderr, lambda: 0.0), signals) as work:
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(20) and work.wait(20)
+    work._done.wait(0.5)  # some looks of the thread
+print(cancelled)
+"""
+
+
+def test_a_step_that_ends_its_batch_keeps_its_jobs_after_a_signal() -> None:
+    done = subprocess.run([sys.executable, "-c", GRACEFUL], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
