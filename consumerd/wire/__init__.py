@@ -2,7 +2,7 @@
 
 In: bytes and values. Out: values and bytes, or a `WireError`.
 
-Files in reading order: batch, column_buffers, compression, crc, lz4, zstd, scram, digest_md5, tls, errors.
+Files in reading order: batch, column_buffers, compression, crc, varint, lz4, zstd, scram, digest_md5, tls, errors.
 
 Easy to miss:
 

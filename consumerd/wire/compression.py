@@ -18,7 +18,7 @@ from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import DecompressionError, TooLargeError, beyond_limit
-from consumerd.wire.v08.varint import uvarint
+from consumerd.wire.varint import uvarint
 
 
 class Codec(IntEnum):

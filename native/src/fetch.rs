@@ -66,7 +66,7 @@ impl<'a> Cursor<'a> {
             .map(|size| size - 1)
     }
 
-    /// A length of 32 bits, as `consumerd.wire.v08.varint` reads it.
+    /// A length of 32 bits, as `consumerd.wire.varint` reads it.
     fn length(&mut self) -> Option<usize> {
         let mut value = 0u64;
         for shift in (0..35).step_by(7) {

@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 from consumerd.wire.errors import FrameError
-from consumerd.wire.v08.varint import read_uvarint
+from consumerd.wire.varint import read_uvarint
 
 _INT8, _INT16, _INT32, _INT64 = (struct.Struct(f">{letter}") for letter in "bhiq")
 _UUID_BYTES: Final = 16

@@ -2,7 +2,7 @@
 
 In: an `Api` and a body as a dictionary. Out: a frame; and back. `apis` has the tables, `records` the messages.
 
-Files in reading order: schema, types, varint, structures, codec, versions, headers, error_codes, throttle,
+Files in reading order: schema, types, structures, codec, versions, headers, error_codes, throttle,
 fetch_session, fetch_frame, messages, produce_template, subscription, errors, message_types.
 """
 

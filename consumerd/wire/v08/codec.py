@@ -29,7 +29,7 @@ from consumerd.wire.v08.structures import (
     structure_writer,
 )
 from consumerd.wire.v08.types import Append, Budget, Data, Reader, Writer
-from consumerd.wire.v08.varint import read_uvarint, uvarint
+from consumerd.wire.varint import read_uvarint, uvarint
 
 # Tagged fields: what ends every structure of a flexible version.
 #

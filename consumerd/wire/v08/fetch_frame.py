@@ -16,7 +16,7 @@ from consumerd.base.native import FetchParts
 from consumerd.wire.errors import FrameError
 from consumerd.wire.v08.fetch_session import SessionRequest
 from consumerd.wire.v08.types import Data
-from consumerd.wire.v08.varint import read_uvarint
+from consumerd.wire.varint import read_uvarint
 
 FETCH_KEY: Final = 1
 #: The first version with compact arrays and tagged fields, and the first that names topics by their ids.

@@ -17,7 +17,7 @@ from typing import Any
 
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v08.schema import FieldType
-from consumerd.wire.v08.varint import read_uvarint, uvarint
+from consumerd.wire.varint import read_uvarint, uvarint
 
 Data = bytes | memoryview
 Budget = list[int]

@@ -24,7 +24,7 @@ from consumerd.wire.v08.records.codecs import RecordCodec, compress
 from consumerd.wire.v08.records.crc32c import crc32c, extend_crc32c
 from consumerd.wire.v08.records.record_set import NO_TIMESTAMP
 from consumerd.wire.v08.records.varint import varint
-from consumerd.wire.v08.varint import uvarint
+from consumerd.wire.varint import uvarint
 
 _HEAD = struct.Struct(">qiI")
 #: Magic, attributes, timestamp, key length.
