@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from operator import attrgetter, length_hint
+from operator import length_hint
 from typing import Any, Final, NamedTuple, TypeVar, cast, overload
 
 from consumerd.base.native import NativePayloads
@@ -168,9 +168,6 @@ class Batch(Sequence[bytes]):
 
     __slots__ = ("_content", "_cut", "_end", "_first", "_handled", "_length", "_taken", "counted", "partition")
 
-    #: As `Content.keyed`, without a call of Python code.
-    keyed: bool = property(attrgetter("_content.keyed"))  # type: ignore[assignment]
-
     def __init__(
         self, partition: TopicPartition, content: Content, *, first: int = 0, length: int | None = None
     ) -> None:
@@ -187,6 +184,11 @@ class Batch(Sequence[bytes]):
         #: As `mark_taken`.
         self._taken: Iterator[object] = _NOTHING
         self._end = 0
+
+    @property
+    def keyed(self) -> bool:
+        """As `Content.keyed`."""
+        return self._content.keyed
 
     @property
     def topic(self) -> str:

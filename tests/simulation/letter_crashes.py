@@ -22,7 +22,7 @@ from consumerd.handlers import Batch, Handler, Letter, RejectedError, RetryPolic
 from consumerd.handlers.dead_letter_files import FileDeadLetters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.handlers.tracebacks import TRACEBACK
-from consumerd.wire.registry.paths import offset_path
+from consumerd.wire.registry.paths import offset_path, owner_path
 from consumerd.wire.registry.values import parse_offset
 from tests.simulation.daemon import Daemon, ProcessClock
 from tests.simulation.disk import SimulatedDisk
@@ -56,8 +56,19 @@ class LetterWorld(World):
         super().begin()
         self.account.count_all()
         self.topic("t", 2)
+
+    def share(self, ended: Callable[[], bool]) -> tuple[Daemon, Daemon]:
+        """Start two members, and send messages when each has a partition, or `ended`: one alone would take them all."""
+        members = self.join("a"), self.join("b")
+        self.kernel.until(lambda: ended() or self._is_shared(), 60.0, what="each member has a partition")
         for partition in self.partitions:
             self.produce(partition, MESSAGES)
+        return members
+
+    def _is_shared(self) -> bool:
+        nodes = self.zookeeper.tree.nodes
+        owners = [nodes.get(owner_path(self.group, partition)) for partition in self.partitions]
+        return len({node.data for node in owners if node is not None}) == len(owners)
 
     def join(self, name: str) -> Daemon:
         """Start a member."""
@@ -181,8 +192,7 @@ def crash_of_letters(number: int, fault: Fault, steps: Steps, seed: int = 0) -> 
                 world.lose_power() if fault == "power" else daemon.kill()
 
         world.watcher = watch
-        world.join("a")
-        world.join("b")
+        world.share(lambda: bool(crashed))
         world.kernel.until(
             lambda: bool(crashed) or world.committed(), 60.0, what="the member crashes, or has committed"
         )
@@ -212,7 +222,7 @@ def stop_of_letters(number: int, seed: int = 0) -> str | None:
                 daemon.freeze()
 
         world.watcher = watch
-        first, second = world.join("a"), world.join("b")
+        first, second = world.share(lambda: bool(stopped))
         world.kernel.until(
             lambda: bool(stopped) or world.committed(), 60.0, what="the member is stopped, or has committed"
         )

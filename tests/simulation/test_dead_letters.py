@@ -57,11 +57,11 @@ def test_member_that_stops_at_any_call_between_those_of_others_loses_no_letter(s
 FOUND_BY: dict[str, tuple[Any, ...]] = {
     "letter_not_synced": (crash_of_letters, 8, "kill", "calls", 0, "without a letter"),
     "torn_line_continued": (crash_of_letters, 11, "power", "calls", 1, "without a letter"),
-    "name_not_synced": (crash_of_letters, 7, "kill", "calls", 0, "without a letter"),
+    "name_not_synced": (crash_of_letters, 8, "kill", "calls", 0, "without a letter"),
     "folders_not_synced": (crash_of_letters, 10, "kill", "calls", 0, "without a letter"),
     "number_taken_twice": (crash_of_letters, 40, "kill", "calls", 0, "without a letter"),
     "committed_before_confirmed": (crash_of_letters, 8, "kill", "calls", 0, "was not handled"),
-    "not_locked": (stop_of_letters, 49, 0, "without a letter"),
+    "not_locked": (stop_of_letters, 40, 1, "without a letter"),
     "locked_while_written_alone": (stop_of_letters, 42, 1, "without a letter"),
     "rename_not_noticed": (stop_of_letters, 15, 0, "b failed"),
 }

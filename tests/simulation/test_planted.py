@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(900)
 KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
     "drain_by_partition": ("large", (2,)),
     "released_while_committed": ("churn", (8, 32)),
-    "fence_by_owner_version": ("churn", (43, 47)),
+    "fence_by_owner_version": ("churn", (57, 70)),
     "fence_without_look": ("churn", (12, 25)),
     "latest_not_written": ("faulty", (3,)),
     "set_back_stays": ("mixed", (0, 2)),
@@ -35,7 +35,7 @@ KNOWN: dict[str, tuple[str, tuple[int, ...]]] = {
     "moved_broker_kept": ("calm", (2, 10)),
     "released_before_drained": ("nodes", (0, 1)),
     "blocked_taken": ("nodes", (4, 5)),
-    "blocked_not_claimed_again": ("churn", (61,)),
+    "blocked_not_claimed_again": ("churn", (206,)),
     "loss_ignored": ("faulty", (0, 1)),
     "never_reconciles": ("nodes", (0, 5)),
     "id_of_former_session_adopted": ("nodes", (0, 1)),
