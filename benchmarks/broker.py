@@ -35,7 +35,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks import surroundings
-from benchmarks.race import OURS, Measurement, compared, show
+from benchmarks.race import OURS, Measurement, alternating, compared, show
 from consumerd.base.clock import SystemClock
 from consumerd.service.daemon.logs import configure_logs
 from consumerd.storage.broker.config import BrokerConfig
@@ -221,9 +221,8 @@ def measure(size: int, megabytes: int, rounds: int, *, flushes: bool) -> Exchang
                 if flush == NO_FLUSH:
                     write_log(directory / "bench-0", [batch] * sets)
                 servers[mode, flush] = stack.enter_context(running(mode, directory, flush))
-        for number in range(rounds):
-            for mode, flush in servers if number % 2 else reversed(servers):
-                take_round(found, mode, flush, servers[mode, flush], frame, len(batch), sets)
+        for mode, flush in alternating(servers, rounds):
+            take_round(found, mode, flush, servers[mode, flush], frame, len(batch), sets)
     return found
 
 

@@ -35,7 +35,7 @@ from typing import TypeAlias
 
 from benchmarks.kafka_clients import quiet
 from benchmarks.latency_clients import QUANTILES
-from benchmarks.race import OURS, Measurement, compared, show_if_possible
+from benchmarks.race import OURS, Measurement, alternating, compared, show_if_possible
 from benchmarks.waiting import (
     JAFKA,
     V07,
@@ -123,10 +123,9 @@ async def consuming(stage: Stage, rows: Sequence[Row], options: argparse.Namespa
 
     every = subjects(options, stage.protocol)
     await found(*next(iter(every.items())))  # not counted: it warms up the broker for all
-    for _ in range(options.rounds):
-        for name, python in every.items():
-            for row, each in (await found(name, python)).items():
-                figures[row][name].append(each)
+    for name, python in alternating(every.items(), options.rounds):
+        for row, each in (await found(name, python)).items():
+            figures[row][name].append(each)
     return told([(row.case, figures[row]) for row in rows], options)
 
 
@@ -143,14 +142,14 @@ async def sending(stage: Stage, options: argparse.Namespace) -> list[Measurement
     """All producers, in turns."""
     topic = await stage.topic(1)
     figures: dict[str, Figures] = defaultdict(lambda: defaultdict(list))
-    for messages in (WARMING, *[int(SENT * options.seconds)] * options.rounds):
-        for case, acks in SENDS.items():
-            for name, python in subjects(options, stage.protocol).items():
-                found = await stage.send(name, python, topic, messages, *acks)
-                figures[f"{stage.protocol}, {case}"][name].append(found["quantiles"])
-    for each in figures.values():
-        for rounds in each.values():
-            del rounds[0]  # the one that warms up
+    every = subjects(options, stage.protocol).items()
+    for acks in SENDS.values():
+        for name, python in every:
+            await stage.send(name, python, topic, WARMING, *acks)
+    for case, acks in SENDS.items():
+        for name, python in alternating(every, options.rounds):
+            found = await stage.send(name, python, topic, int(SENT * options.seconds), *acks)
+            figures[f"{stage.protocol}, {case}"][name].append(found["quantiles"])
     return told([*figures.items()], options)
 
 

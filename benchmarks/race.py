@@ -13,13 +13,15 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from consumerd.base.java import MissingRuntimeError
+
+_Subject = TypeVar("_Subject")
 
 OURS = "consumerd"
 
@@ -159,6 +161,13 @@ def show_if_possible(measure: Callable[[], Iterable[Measurement]], *, as_json: b
         print(f"left out: {error}", file=sys.stderr)
         return 0
     return show(results, {}, as_json=as_json)
+
+
+def alternating(subjects: Iterable[_Subject], rounds: int) -> Iterator[_Subject]:
+    """All subjects in each round, the other way round in each second one: the first of a round has another start."""
+    forward = list(subjects)
+    for number in range(rounds):
+        yield from reversed(forward) if number % 2 else forward
 
 
 def run_rounds(

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks.race import OURS, Measurement, compared, laps, rates, show, spread
+from benchmarks.race import OURS, Measurement, alternating, compared, laps, rates, show, spread
 
 
 def test_subjects_take_turns() -> None:
@@ -64,3 +64,7 @@ def test_less_is_better_where_a_benchmark_says_so() -> None:
 def test_a_row_has_a_distribution_only_where_it_stands_for_one() -> None:
     assert "quantiles" not in Measurement("b", "c", OURS, 1.0, "ms").as_json()
     assert Measurement("b", "c", OURS, 1.0, "ms", quantiles=[0.123456, 1.0]).as_json()["quantiles"] == [0.1235, 1.0]
+
+
+def test_each_second_round_begins_with_the_last_subject() -> None:
+    assert list(alternating("abc", 3)) == list("abccbaabc")
