@@ -39,10 +39,13 @@ def open_table(
     """
     if spark is None:
         return open_lake_table(path, format)
-    from consumerd.spark.tables.files import locate  # noqa: PLC0415 - executors do not need it
+    from consumerd.spark.tables.files import has_jvm, locate  # noqa: PLC0415 - executors do not need it
     from consumerd.spark.tables.lake import LakeBatchTable  # noqa: PLC0415 - likewise
     from consumerd.spark.tables.parquet import ParquetTable  # noqa: PLC0415 - likewise
 
-    located, files = locate(spark, path)
-    earlier = ParquetTable(spark, located.rstrip("/"), files)
-    return earlier if earlier.exists else LakeBatchTable(spark, path, format)
+    if has_jvm(spark):
+        located, files = locate(spark, path)
+        earlier = ParquetTable(spark, located.rstrip("/"), files)
+        if earlier.exists:
+            return earlier
+    return LakeBatchTable(spark, path, format)

@@ -103,6 +103,11 @@ class HadoopFiles:
         return self._hadoop_path(str(path))
 
 
+def has_jvm(spark: SparkSession) -> bool:
+    """Whether a session has a JVM of its own; one of Spark Connect raises AttributeError for all that needs it."""
+    return hasattr(spark, "sparkContext")
+
+
 def locate(spark: SparkSession | None, path: str) -> tuple[str, Files]:
     """The path qualified with its file system, as Spark resolves it, and the operations on it.
 

@@ -24,13 +24,13 @@ from pyspark.util import PythonEvalType
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.days import Days
-from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.folders import local_path, open_folder
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.parts import ReadTable
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import FILE, FILE_DDL, STORE_OPTION, FileTarget
 from consumerd.spark.tables.batch_stream import TableStream
-from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.files import has_jvm, locate
 from consumerd.spark.tables.layout import refuse_earlier_layout
 from consumerd.spark.tables.store_options import store_options
 from consumerd.spark.tables.table import BatchTable, CompactResult
@@ -42,11 +42,15 @@ class LakeBatchTable(BatchTable):
     def __init__(self, spark: SparkSession, path: str, format: str) -> None:  # noqa: A002 - Spark's word
         self._spark = spark
         self._format = format
-        located, files = locate(spark, path)
+        if has_jvm(spark):
+            located, files = locate(spark, path)
+            refuse_earlier_layout(files, located.rstrip("/"))
+        else:  # Spark Connect, whose server has to see the same folder
+            here = local_path(path)
+            located = path if here is None else locate(None, here)[0]
         self.path = located.rstrip("/")
-        self.store = store_options(self.path, spark.sparkContext.getConf().get)
+        self.store = store_options(self.path, lambda name: spark.conf.get(name, None))
         self.lake: LakeTable = open_lake_table(self.path, format, storage_options=self.store)
-        refuse_earlier_layout(files, self.path)
 
     @property
     def exists(self) -> bool:
