@@ -16,7 +16,6 @@ from consumerd.base.clock import SystemClock
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.status import Status
 
 SECONDS_PER_LINE: Final = 10.0
 
@@ -92,11 +91,10 @@ class StepLines:
 
 
 class Spinner:
-    """For a terminal: one line that changes."""
+    """For a terminal: one line that changes, drawn by rich's thread, also while nothing else runs."""
 
-    def __init__(self, console: Console, status: Status, monotonic: Callable[[], float]) -> None:
+    def __init__(self, console: Console, monotonic: Callable[[], float]) -> None:
         self._console = console
-        self._status = status
         self._counter = Counter(monotonic)
         self._named = False
 
@@ -105,13 +103,15 @@ class Spinner:
             self._console.print(self._counter.text(), style="dim", highlight=False, markup=False)
         self._named = True
         self._counter.step(name)
-        self.tick()
 
     def batch(self, query: str, number: int, rows: int, rows_per_second: float) -> None:
         self._counter.batch(query, number, rows, rows_per_second)
 
     def tick(self) -> None:
-        self._status.update(self._counter.text())
+        """Do nothing: the line is drawn by its own thread."""
+
+    def __rich__(self) -> str:
+        return self._counter.text()
 
 
 class StepBatches:
@@ -147,5 +147,6 @@ def display(stream: IO[str]) -> Iterator[Display]:
     from rich.status import Status  # noqa: PLC0415
 
     console = Console(file=stream)
-    with Status("", console=console) as status:
-        yield Spinner(console, status, monotonic)
+    shown = Spinner(console, monotonic)
+    with Status(shown, console=console):
+        yield shown

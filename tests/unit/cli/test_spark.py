@@ -14,10 +14,11 @@ from typing import Any
 
 import click
 import pytest
+from rich.console import Console
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, StepLines, display
+from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, Spinner, StepLines, display
 from consumerd.cli.spark_show import show_json, show_result, show_steps
 from consumerd.spark.step_history import StepRun
 
@@ -183,6 +184,15 @@ def test_terminal_keeps_the_result_of_each_step() -> None:
         shown.tick()
         shown.step("refine")
     assert "land: 0 s, 1 batch, 7 rows, 1 rows/s" in stream.getvalue()
+
+
+def test_line_of_a_terminal_has_the_seconds_although_nothing_is_reported() -> None:
+    time, stream = Time(), StringIO()
+    shown = Spinner(Console(file=stream), time)
+    shown.step("starting Spark")
+    time.now += 5
+    Console(file=stream).print(shown)
+    assert stream.getvalue() == "starting Spark: 5 s\n"
 
 
 SIGNALLED = """
