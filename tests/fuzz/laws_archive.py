@@ -13,7 +13,8 @@ from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import Flaw, read_runs
 from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, list_members, read_members
-from consumerd.storage.segments.batches import CheckedBatches, SegmentFlaw, StoredBatch, check_batches, read_batches
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, check_batches, read_batches
+from consumerd.storage.segments.checking import CheckedBatches
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
 from consumerd.wire.v07 import BatchEnd, DecodeLimits, decode_batch
 

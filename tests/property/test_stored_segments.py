@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from consumerd.base import native
 from consumerd.storage.archives.findings import SegmentSummary
-from consumerd.storage.segments.batches import CheckedBatches, SegmentFlaw, StoredBatch, check_batches, read_batches
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, check_batches, read_batches
+from consumerd.storage.segments.checking import CheckedBatches
 from consumerd.storage.segments.dialect import SegmentDialect, recognise
 from consumerd.storage.segments.kinds import same_kind
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch

@@ -12,7 +12,8 @@ from typing import Any
 
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
-from consumerd.storage.segments.batches import CheckedBatches, SegmentFlaw, StoredBatch
+from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
+from consumerd.storage.segments.checking import CheckedBatches
 from consumerd.storage.segments.copies import CopyDifferenceKind
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.wire.v07 import Codec
@@ -182,7 +183,7 @@ class SegmentSummary:
         self.next_offset = max(before, next_offset)
 
     def _see_epochs(self, first: int | None, last: int | None) -> None:
-        if first is None or last is None:
+        if first is None or last is None or first < 0:
             return
         self.first_epoch = first if self.first_epoch is None else self.first_epoch
         self.last_epoch = max(last, self.first_epoch, self.last_epoch or 0)

@@ -149,9 +149,9 @@ class ParquetRows:
         differing = _Columns(*(joined(arrow, column) for column in zip(*self._pieces, strict=True)))
         codecs = joined(arrow, [same_values(arrow, arrow.string(), name, 1) for name in _CODECS])
         columns = {
-            "topic": same_text(arrow, origin.topic, count),
-            "broker": same_values(arrow, arrow.int32(), origin.broker, count),
-            "partition": same_values(arrow, arrow.int32(), origin.partition, count),
+            "topic": same_text(arrow, origin.name.topic, count),
+            "broker": same_values(arrow, arrow.int32(), origin.name.broker, count),
+            "partition": same_values(arrow, arrow.int32(), origin.name.partition, count),
             "offset": differing.offset,
             "index": differing.index,
             "next_offset": differing.next_offset,

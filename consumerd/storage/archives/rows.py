@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from itertools import accumulate
 from json.encoder import encode_basestring
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
@@ -59,19 +59,14 @@ def within(run: ArchivedRun, first: int, last: int | None) -> ArchivedRun | None
 
 def json_frame(origin: RowOrigin) -> tuple[str, str]:
     """The members of a row as JSON that all rows of a segment have: those before the offset's value, and the last."""
-    broker = "null" if origin.broker is None else origin.broker
-    topic, source = encode_basestring(origin.topic), encode_basestring(origin.source)
-    head = f'{{"topic":{topic},"broker":{broker},"partition":{origin.partition},"offset":'
+    name, source = origin.name, encode_basestring(origin.source)
+    broker, topic = "null" if name.broker is None else name.broker, encode_basestring(name.topic)
+    head = f'{{"topic":{topic},"broker":{broker},"partition":{name.partition},"offset":'
     return head, f',"source":{source}}}\n'
 
 
-class RowOrigin:
+class RowOrigin(NamedTuple):
     """The values that all rows of a segment have in common."""
 
-    __slots__ = ("broker", "partition", "source", "topic")
-
-    def __init__(self, name: SegmentName, source: str) -> None:
-        self.topic = name.topic
-        self.broker = name.broker
-        self.partition = name.partition
-        self.source = source
+    name: SegmentName
+    source: str

@@ -197,9 +197,9 @@ class ParquetRecords:
         columns = {name: self._common(name) for name in _Same._fields} | differing._asdict()
         clocks = columns["timestamp_type"]
         columns |= {
-            "topic": same_text(arrow, origin.topic, count),
-            "broker": same_values(arrow, arrow.int32(), origin.broker, count),
-            "partition": same_values(arrow, arrow.int32(), origin.partition, count),
+            "topic": same_text(arrow, origin.name.topic, count),
+            "broker": same_values(arrow, arrow.int32(), origin.name.broker, count),
+            "partition": same_values(arrow, arrow.int32(), origin.name.partition, count),
             "index": same_values(arrow, arrow.int32(), 0, count),
             # Not where the next record is: that would depend on what compaction has left by now.
             "next_offset": self._following(differing.offset, columns["crc_ok"]),

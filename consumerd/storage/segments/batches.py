@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from consumerd.storage.log.archive_items import ByteStream, FlawKind, unread
 from consumerd.storage.log.errors import DamagedArchiveError
-from consumerd.storage.segments.checking import sound_batches
+from consumerd.storage.segments.checking import CheckedBatches, sound_batches
 from consumerd.storage.segments.kinds import MAGIC_AT, MAX_OFFSET, OFFSET_AND_LENGTH, OVERHEAD, same_kind
 from consumerd.wire.crc import crc32
 from consumerd.wire.errors import CorruptMessageError
@@ -113,24 +113,6 @@ class SegmentFlaw(NamedTuple):
     offset: int
     problem: str
     raw: bytes = b""
-
-
-class CheckedBatches(NamedTuple):
-    """Sound batches that follow one another, without their records.
-
-    `position` and `size` in bytes of the segment. `next_offset`: the offset to read next. `records`: their number
-    without control batches, of which there are `control`. `compressed`: batches that are. `first_epoch` and
-    `last_epoch`: the first and the greatest leader epoch; None where they have none.
-    """
-
-    position: int
-    size: int
-    next_offset: int
-    records: int
-    compressed: int
-    control: int
-    first_epoch: int | None
-    last_epoch: int | None
 
 
 def check_batches(
@@ -296,18 +278,8 @@ class _Reader:
         found = sound_batches(self.data, self.at, self.least, self.epoch, limits=self.limits, shallow=self.shallow)
         if not found.batches:
             return None
-        self.least, self.epoch = found.least, found.last_epoch
-        has_epoch = found.first_epoch >= 0
-        return CheckedBatches(
-            self.base + self.at,
-            found.end - self.at,
-            found.least,
-            found.records,
-            found.compressed,
-            found.control,
-            found.first_epoch if has_epoch else None,
-            found.last_epoch if has_epoch else None,
-        )
+        self.least, self.epoch = found.next_offset, found.last_epoch
+        return found._replace(position=self.base + found.position, end=self.base + found.end)
 
     def _joined(self) -> StoredBatch | None:
         """Whole, sound batches of one kind at the position; None where there are not two of them."""

@@ -25,26 +25,32 @@ _KEY_AT: Final = (18, 26)
 _LENGTH = struct.Struct(">i")
 
 
-class SoundBatches(NamedTuple):
-    """Batches that passed: where they end, how many they are, how many of them are compressed, and control batches.
+class CheckedBatches(NamedTuple):
+    """Sound batches that follow one another, without their records: where they begin and end, in bytes.
 
-    `records`: those of the batches that are not control batches. `least`: the least offset that may follow.
-    `first_epoch` and `last_epoch`: the first and the greatest leader epoch, -1 for none.
+    How many there are, how many of them are compressed, and control batches. `records`: those of the batches that are
+    not control batches. `next_offset`: the least offset that may follow. `first_epoch` and `last_epoch`: the first and
+    the greatest leader epoch, -1 for none.
     """
 
+    position: int
     end: int
     batches: int
     compressed: int
     control: int
     records: int
-    least: int
+    next_offset: int
     first_epoch: int
     last_epoch: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.position
 
 
 def sound_batches(
     data: bytes, position: int, least: int, epoch: int, *, limits: DecodeLimits, shallow: bool
-) -> SoundBatches:
+) -> CheckedBatches:
     """The sound batches from `position` on, perhaps none.
 
     `least` and `epoch`: the least offset and leader epoch that may follow. `shallow`: by headers and CRCs alone.
@@ -52,30 +58,30 @@ def sound_batches(
     native = native_codec()
     if native is not None:
         bounds = record_limits(native, limits)
-        return SoundBatches(*native.check_batches(data, position, least, epoch, bounds, shallow))
-    found = SoundBatches(position, 0, 0, 0, 0, least, -1, epoch)
+        return CheckedBatches(position, *native.check_batches(data, position, least, epoch, bounds, shallow))
+    found = CheckedBatches(position, position, 0, 0, 0, 0, least, -1, epoch)
     while shallow and (passed := _passed(data, found, limits.max_message_bytes)) is not None:
         found = passed
     return found
 
 
-def _passed(data: bytes, found: SoundBatches, most: int) -> SoundBatches | None:
+def _passed(data: bytes, found: CheckedBatches, most: int) -> CheckedBatches | None:
     """What was found, with what stands behind it; None where that is not sound, or has to be decoded."""
     position = found.end
     if len(data) - position <= MAGIC_AT:
         return None
     offset, size = OFFSET_AND_LENGTH.unpack_from(data, position)
     end = position + OVERHEAD + size
-    if not 0 <= size <= most or end > len(data) or offset < found.least:
+    if not 0 <= size <= most or end > len(data) or offset < found.next_offset:
         return None
     if data[position + MAGIC_AT] == MAGIC:
         return _batch(data, found, end)
     if offset > MAX_OFFSET or not _is_plain_message(data[position:end]):
         return None
-    return found._replace(end=end, batches=found.batches + 1, records=found.records + 1, least=offset + 1)
+    return found._replace(end=end, batches=found.batches + 1, records=found.records + 1, next_offset=offset + 1)
 
 
-def _batch(data: bytes, found: SoundBatches, end: int) -> SoundBatches | None:
+def _batch(data: bytes, found: CheckedBatches, end: int) -> CheckedBatches | None:
     # 2 MiB, with the library of C++: not before the first batch.
     from consumerd.wire.v08.records.crc32c import crc32c  # noqa: PLC0415
 
@@ -92,7 +98,8 @@ def _batch(data: bytes, found: SoundBatches, end: int) -> SoundBatches | None:
     )
     if not is_possible or crc32c(data[found.end + CRC_END : end]) != header.crc:
         return None
-    return SoundBatches(
+    return CheckedBatches(
+        found.position,
         end,
         found.batches + 1,
         found.compressed + (codec > 0),

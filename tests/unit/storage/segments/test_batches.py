@@ -9,12 +9,12 @@ from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.segments.batches import (
     BatchProducer,
-    CheckedBatches,
     SegmentFlaw,
     StoredBatch,
     check_batches,
     read_batches,
 )
+from consumerd.storage.segments.checking import CheckedBatches
 from consumerd.wire.crc import crc32
 from consumerd.wire.v08.records import RecordCodec, TimestampType, encode_message_set, encode_record_batch
 from consumerd.wire.v08.records.crc32c import crc32c
