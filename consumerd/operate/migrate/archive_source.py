@@ -11,18 +11,16 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter, itemgetter
-from typing import NamedTuple
 
 from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived
+from consumerd.operate.migrate.archived_topics import ArchivedPartition, ArchivedSegment, find_archived
 from consumerd.operate.migrate.message_source import MessageSource, SourceMessage, UnreadableStretch
 from consumerd.storage.archives.copies import existing_topics
 from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.opening import open_segments
 from consumerd.storage.archives.sources import SegmentSource, find_sources, unpacked_name
 from consumerd.storage.log.archive import (
-    DEFAULT_EXPANSION,
     MAX_SEGMENT_BYTES,
     Flaw,
     FlawKind,
@@ -33,11 +31,6 @@ from consumerd.storage.log.archive_items import ArchivedRun
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, LOG_SUFFIX, ArchiveLayout
 from consumerd.storage.log.segment import SUFFIX
 from consumerd.wire.v07.walk import LAYOUTS
-
-
-class _Segment(NamedTuple):
-    start: int
-    source: SegmentSource
 
 
 def archive_source(
@@ -116,11 +109,11 @@ class ArchiveSource:
         self._sources = sources
         self._topics = topics
         self._layout = ArchiveLayout(layout, broker)
-        self._segments: dict[TopicPartition, list[_Segment]] = {}
+        self._segments: dict[TopicPartition, list[ArchivedSegment]] = {}
 
     async def partitions(self) -> dict[TopicPartition, tuple[int, int]]:
         """Raises ConfigError where names do not tell which partition a segment is of, NotFoundError."""
-        segments: defaultdict[TopicPartition, list[_Segment]] = defaultdict(list)
+        segments: defaultdict[TopicPartition, list[ArchivedSegment]] = defaultdict(list)
         for source in self._sources:
             if source.is_tar and source.part is None:
                 raise ConfigError(
@@ -135,7 +128,7 @@ class ArchiveSource:
                 )
             if not self._topics or name.topic in self._topics:
                 partition = TopicPartition(name.topic, name.broker, name.partition)
-                segments[partition].append(_Segment(name.start, source))
+                segments[partition].append(ArchivedSegment(name.start, source))
         for topic in self._topics:
             if not any(partition.topic == topic for partition in segments):
                 raise NotFoundError(f"the archive has no segments of the topic {topic!r}.")
@@ -150,7 +143,7 @@ class ArchiveSource:
             bounds[partition] = found[0].start, self._end(found[-1])
         return bounds
 
-    def _end(self, segment: _Segment) -> int:
+    def _end(self, segment: ArchivedSegment) -> int:
         """The end of the last whole message of a segment."""
         end = segment.start
         for item in self._items(segment, None):
@@ -158,9 +151,8 @@ class ArchiveSource:
                 end = item.next_offset
         return end
 
-    def _items(self, segment: _Segment, stop: int | None) -> Iterator[ArchivedRun | Flaw]:
-        opened = open_segments(segment.source, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None)
-        for each in opened:
+    def _items(self, segment: ArchivedSegment, stop: int | None) -> Iterator[ArchivedRun | Flaw]:
+        for each in open_segments(segment.source):
             if isinstance(each, ArchiveFinding):
                 raise CorruptDataError(each.problem)
             for item in read_indexed(each.stream, segment.start, resync=True, stop=stop):

@@ -27,7 +27,7 @@ from consumerd.storage.archives.errors import CorruptSegmentError, MissingTopics
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
 from consumerd.storage.archives.sources import SegmentSource
-from consumerd.storage.log.archive import DEFAULT_EXPANSION, FlawKind
+from consumerd.storage.log.archive import FlawKind
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC
@@ -191,7 +191,7 @@ class ArchivedPartition:
     def _items(
         self, segment: ArchivedSegment, on_bytes: Callable[[int], object]
     ) -> Iterator[StoredBatch | SegmentFlaw]:
-        with closing(open_segments(segment.source, expansion=DEFAULT_EXPANSION, on_bytes=on_bytes)) as opened:  # type: ignore[type-var]  # a generator
+        with closing(open_segments(segment.source, on_bytes=on_bytes)) as opened:  # type: ignore[type-var]  # a generator
             for each in opened:
                 if isinstance(each, ArchiveFinding):
                     yield SegmentFlaw(FlawKind.ARCHIVE, 0, 0, segment.start, each.problem)

@@ -16,8 +16,8 @@ from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKi
 from consumerd.storage.archives.folders import LOCAL_FILES, ArchiveFiles
 from consumerd.storage.archives.listing import ListedPartition
 from consumerd.storage.archives.opening import unpacked
-from consumerd.storage.archives.sources import Packing, kind_of, printable, unpacked_name
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, ByteStream
+from consumerd.storage.archives.sources import packing_of, printable, unpacked_name
+from consumerd.storage.log.archive_items import ByteStream
 from consumerd.storage.log.archive_names import parse_segment_file
 from consumerd.storage.segments.batches import StoredBatch, read_batches
 from consumerd.storage.segments.cluster_metadata import ClusterMetadataReader, ExistingTopic
@@ -128,8 +128,7 @@ class _Reader:
     def _take_segment(self, start: int, name: str) -> None:
         try:
             with self._files.open(f"{self._folder}/{name}") as file:
-                packing, _ = kind_of(name) or (Packing.NONE, False)
-                for item in read_batches(unpacked(file, packing, DEFAULT_EXPANSION), start):
+                for item in read_batches(unpacked(file, packing_of(name)), start):
                     if isinstance(item, StoredBatch):
                         if item.offset > self._next and not self._take_snapshot(item.offset):
                             self._report(f"has no offsets {self._next} to {item.offset - 1}, and no snapshot of them")

@@ -27,15 +27,13 @@ from consumerd.storage.archives.folders import (
 )
 from consumerd.storage.archives.opening import unframed, unpacked
 from consumerd.storage.archives.sources import (
-    Packing,
     SegmentSource,
     is_segment,
-    kind_of,
+    packing_of,
     printable,
     remote_system,
     unpacked_name,
 )
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import LOG_SUFFIX, ArchiveLayout, MisnamedSegmentError, segment_start
 from consumerd.storage.log.archive_tiered import TIERED
 from consumerd.storage.segments.batches import StoredBatch, read_batches
@@ -265,11 +263,10 @@ def _read_end(listed: ListedPartition) -> int:
     """The offset after the last whole batch of a segment to whose end its index does not lead."""
     name = listed.last_file.rpartition("/")[2]
     end = segment_start(name) or 0
-    packing, _ = kind_of(name) or (Packing.NONE, False)
     with suppress(OSError), listed.files.open(listed.last_file) as file:
-        stream = unpacked(file, packing, DEFAULT_EXPANSION)
+        stream = unpacked(file, packing_of(name))
         if listed.state == TIERED:
-            stream = unframed(stream, DEFAULT_EXPANSION)
+            stream = unframed(stream)
         for item in read_batches(stream, end):
             if isinstance(item, StoredBatch):
                 end = max(end, item.next_offset)

@@ -16,7 +16,7 @@ from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import open_segments, told_apart
 from consumerd.storage.archives.sources import Packing, SegmentSource, find_sources, is_url, kind_of, printable
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, ByteStream
+from consumerd.storage.log.archive_items import ByteStream
 from consumerd.storage.log.archive_names import segment_start
 from consumerd.storage.log.errors import StorageError
 from consumerd.storage.segments.batches import read_batches
@@ -90,7 +90,7 @@ def open_dumped(found: Sequence[SegmentFile | SegmentSource]) -> Iterator[Dumped
 
 
 def _unpacked(source: SegmentSource) -> Iterator[DumpedSegment | ArchiveFinding]:
-    for opened in open_segments(source, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None):
+    for opened in open_segments(source):
         if isinstance(opened, ArchiveFinding):
             yield opened
             continue

@@ -37,7 +37,7 @@ from consumerd.storage.archives.sources import (
     remote_tree,
     unpacked_name,
 )
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FlawKind
+from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.log.archive_names import INSIDE, segment_start
 from consumerd.storage.log.archive_tar import SeekableStream, TarKind, TarMember, list_members, read_members
 from consumerd.storage.log.errors import DamagedArchiveError
@@ -199,7 +199,7 @@ class PackedTarFiles(_Tar):
         self._kept: dict[str, bytes] = {}
         self._room = _KEPT_BYTES
         self._ends: dict[str, SegmentEnds] = {}
-        with unpacked_bytes(source, DEFAULT_EXPANSION) as stream:
+        with unpacked_bytes(source) as stream:
             try:
                 for member, data in read_members(stream):
                     if (path := self.add(member)) is not None and member.kind is TarKind.FILE:
@@ -211,9 +211,7 @@ class PackedTarFiles(_Tar):
         name = path.rpartition("/")[2]
         kind, start = kind_of(name), segment_start(name)
         if kind is not None and start is not None:
-            self._ends[path] = ends_of_stream(
-                unpacked(data, kind[0], DEFAULT_EXPANSION), printable(unpacked_name(name)), start
-            )
+            self._ends[path] = ends_of_stream(unpacked(data, kind[0]), printable(unpacked_name(name)), start)
         elif name in _KEPT and member.size <= min(_KEPT_FILE, self._room):
             self._room -= member.size
             self._kept[path] = b"".join(iter(lambda: data.read(_KEPT_FILE), b""))

@@ -14,12 +14,10 @@ from typing import Final, Protocol
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
-from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
+from consumerd.storage.archives.opening import open_logs
 from consumerd.storage.archives.sources import SegmentSource
-from consumerd.storage.log.archive import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
-from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.storage.segments.group_offsets import OFFSETS_TOPIC, ArchivedOffset, GroupOffsetsReader, OffsetKey
 from consumerd.storage.segments.transaction_log import TRANSACTIONS_TOPIC, ArchivedTransaction, TransactionsReader
 
@@ -83,27 +81,24 @@ def _read_topic(
     sources: Sequence[SegmentSource], topic: str, reader: _Reader, naming: ArchiveLayout
 ) -> list[ArchiveFinding]:
     """Have `reader` take the batches of a topic of the brokers' own. Returns what cannot be read."""
-    wanted = [each for each in sources if each.is_tar or _partition(naming, topic, each.name) is not None]
+    wanted = [each for each in sources if each.is_tar or _is_of(naming, topic, each.name)]
     wanted, findings = without_other_copies(wanted, naming)
     segments = 0
     for source in wanted:
         try:
-            for opened in open_segments(source, expansion=DEFAULT_EXPANSION, on_bytes=lambda _: None):
-                if isinstance(opened, ArchiveFinding):
-                    findings.append(opened)
+            for found in open_logs(source, naming):
+                if isinstance(found, ArchiveFinding):
+                    findings.append(found)
                     continue
-                partition = _partition(naming, topic, opened.name)
-                if partition is None or abandoned(opened.name) is not None:
-                    continue
-                dialect, stream = told_apart(opened)
-                if dialect is SegmentDialect.V07:
+                name, opened = found
+                if name.topic != topic:
                     continue
                 segments += 1
-                for item in read_batches(stream, 0):
+                for item in read_batches(opened.stream, 0):
                     if isinstance(item, SegmentFlaw):
                         findings.append(ArchiveFinding(item.kind, opened.name, item.problem, None, item.offset))
                     else:
-                        reader.take(partition, item)
+                        reader.take(name.partition, item)
         except ReadFailedError as error:
             findings.append(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
     if not segments:
@@ -114,9 +109,8 @@ def _read_topic(
     return findings
 
 
-def _partition(layout: ArchiveLayout, topic: str, name: str) -> int | None:
+def _is_of(layout: ArchiveLayout, topic: str, name: str) -> bool:
     try:
-        found = layout.name(name)
+        return layout.name(name).topic == topic
     except MisnamedSegmentError:
-        return None
-    return found.partition if found.topic == topic else None
+        return False

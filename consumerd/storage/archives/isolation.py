@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding
-from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
+from consumerd.storage.archives.opening import open_logs
 from consumerd.storage.archives.options import ExportOptions
 from consumerd.storage.archives.pool import Emit, StopFlag, run_tasks
 from consumerd.storage.archives.sources import SegmentSource
-from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError
+from consumerd.storage.log.archive_names import ArchiveLayout
 from consumerd.storage.segments.batches import read_batches
-from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.storage.segments.transactions import (
     SegmentTransactions,
     UncommittedRanges,
@@ -53,18 +52,12 @@ def _scan(options: ExportOptions, source: SegmentSource, emit: Emit) -> None:
     """Emit the transactions of a source's segments; what cannot be read is reported by the export."""
     layout = ArchiveLayout(options.layout, options.broker)
     try:
-        for opened in open_segments(source, expansion=options.expansion, on_bytes=lambda _: None):
-            if isinstance(opened, ArchiveFinding) or abandoned(opened.name) is not None:
+        for found in open_logs(source, layout, expansion=options.expansion):
+            if isinstance(found, ArchiveFinding):
                 continue
-            try:
-                name = layout.name(opened.name)
-            except MisnamedSegmentError:
-                continue
-            if options.topics and name.topic not in options.topics:
-                continue
-            dialect, stream = told_apart(opened)
-            if dialect is SegmentDialect.V08:
-                items = read_batches(stream, name.start, together=True)
+            name, opened = found
+            if not options.topics or name.topic in options.topics:
+                items = read_batches(opened.stream, name.start, together=True)
                 emit(_Scanned(name.folder, transactions_of(items, name.start)))
     except ReadFailedError:
         return

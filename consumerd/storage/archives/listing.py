@@ -13,15 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from consumerd.base.errors import CorruptDataError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, FindingKind
 from consumerd.storage.archives.folders import LOCAL_FILES, ArchiveFiles, ArchiveFolder, find_folders
 from consumerd.storage.archives.opening import unpacked
 from consumerd.storage.archives.segment_ends import IndexFile, SegmentEnds, SegmentPlace, ends_of, ends_of_stream
-from consumerd.storage.archives.sources import Packing, kind_of, printable, unpacked_name
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FlawKind
+from consumerd.storage.archives.sources import Packing, packing_of, printable, unpacked_name
+from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.log.archive_names import LOG_SUFFIX, is_topic, parse_partition_folder, parse_segment_file
 from consumerd.storage.log.archive_tiered import TIERED, parse_tiered_folder
 from consumerd.storage.log.segment import parse_segment_name
@@ -93,14 +93,6 @@ class ListedPartition:
         self.findings[MOST_FINDINGS:] = [found]
 
 
-class _File(NamedTuple):
-    """A segment file in a folder."""
-
-    start: int
-    name: str
-    size: int
-
-
 def list_partitions(paths: Sequence[str]) -> Iterator[ListedPartition | ArchiveFinding]:
     """The folders with segments below `paths`, each once, in the order of their paths. Blocks.
 
@@ -161,9 +153,11 @@ def _named(folder: ArchiveFolder) -> ListedPartition:
     return listed
 
 
-def _regular_files(listed: ListedPartition, folder: ArchiveFolder, found: Sequence[tuple[int, str]]) -> list[_File]:
+def _regular_files(
+    listed: ListedPartition, folder: ArchiveFolder, found: Sequence[tuple[int, str]]
+) -> list[SegmentPlace]:
     """The files that can be opened: opening a FIFO waits for a writer."""
-    files: list[_File] = []
+    files: list[SegmentPlace] = []
     for start, name in found:
         try:
             size = folder.files.size(folder.file(name))
@@ -171,17 +165,17 @@ def _regular_files(listed: ListedPartition, folder: ArchiveFolder, found: Sequen
             listed.note(ArchiveFindingKind.UNREADABLE, name, f"{printable(name)} cannot be read: {error.strerror}")
             continue
         if size is not None:
-            files.append(_File(start, name, size))
+            files.append(SegmentPlace(start, name, size))
         else:
             listed.note(ArchiveFindingKind.NO_FILE, name, f"{printable(name)} is not a regular file; it was not read")
     return files
 
 
-def _look(listed: ListedPartition, folder: ArchiveFolder, files: Sequence[_File]) -> list[EpochStart]:
+def _look(listed: ListedPartition, folder: ArchiveFolder, files: Sequence[SegmentPlace]) -> list[EpochStart]:
     """Read the beginnings and ends of the segments, in the order of their offsets. Returns the epochs of batches."""
     listed.segments = len(files)
     without_index: list[str] = []
-    segments: list[tuple[_File, SegmentEnds]] = []
+    segments: list[tuple[SegmentPlace, SegmentEnds]] = []
     for file in files:
         try:
             ends = _ends_of(folder, file)
@@ -253,7 +247,7 @@ def _contradiction(entries: Sequence[EpochStart], seen: Sequence[EpochStart]) ->
     return None
 
 
-def _compare(listed: ListedPartition, left: _File, ends: SegmentEnds, right: _File) -> None:
+def _compare(listed: ListedPartition, left: SegmentPlace, ends: SegmentEnds, right: SegmentPlace) -> None:
     """Report a gap between two segments, or an overlap."""
     if left.start == right.start:
         problem = f"{printable(left.name)} and {printable(right.name)} are the same segment"
@@ -273,21 +267,20 @@ def _index_of(name: str) -> str:
     return unpacked_name(name).removesuffix(LOG_SUFFIX) + ".index"
 
 
-def _ends_of(folder: ArchiveFolder, file: _File) -> SegmentEnds:
+def _ends_of(folder: ArchiveFolder, file: SegmentPlace) -> SegmentEnds:
     """Look at the beginning and the end of one segment. Raises OSError."""
     path, name = folder.file(file.name), printable(unpacked_name(file.name))
     if (known := folder.files.known_ends(path)) is not None:
         return known
     with folder.files.open(path) as opened, contextlib.ExitStack() as stack:
-        packing, _ = kind_of(file.name) or (Packing.NONE, False)
-        if packing is not Packing.NONE:
-            return ends_of_stream(unpacked(opened, packing, DEFAULT_EXPANSION), name, file.start)
+        if (packing := packing_of(file.name)) is not Packing.NONE:
+            return ends_of_stream(unpacked(opened, packing), name, file.start)
         index = None
         if (beside := _index_of(file.name)) in folder.names and file.name.endswith(LOG_SUFFIX):
             size = folder.files.size(folder.file(beside))
             if size is not None:
                 index = IndexFile(stack.enter_context(folder.files.open(folder.file(beside))), size)
-        return ends_of(opened, SegmentPlace(file.start, name, file.size), index)
+        return ends_of(opened, file._replace(name=name), index)
 
 
 def _match(pattern: re.Pattern[str], folder: ArchiveFolder, name: str) -> str | None:

@@ -18,11 +18,18 @@ from consumerd.base.errors import CorruptDataError
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
-from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, kind_of, reading
+from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, packing_of, reading
 from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import ByteStream, FlawKind
-from consumerd.storage.log.archive_items import unread
-from consumerd.storage.log.archive_names import INSIDE, LOG_SUFFIX, parse_partition_folder
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, unread
+from consumerd.storage.log.archive_names import (
+    INSIDE,
+    LOG_SUFFIX,
+    ArchiveLayout,
+    MisnamedSegmentError,
+    SegmentName,
+    parse_partition_folder,
+)
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, read_members
 from consumerd.storage.log.archive_tiered import (
@@ -53,7 +60,7 @@ class OpenSegment(NamedTuple):
 
 
 def open_segments(
-    source: SegmentSource, *, expansion: int, on_bytes: Callable[[int], object]
+    source: SegmentSource, *, expansion: int = DEFAULT_EXPANSION, on_bytes: Callable[[int], object] = lambda _: None
 ) -> Iterator[OpenSegment | ArchiveFinding]:
     """The segments in a source, in order. `on_bytes` is called with the number of bytes of the source as they are read.
 
@@ -67,17 +74,12 @@ def open_segments(
         yield ArchiveFinding(ArchiveFindingKind.ENCRYPTED, name, problem)
         return
     with _raw(source, on_bytes) as raw:
-        stream = unpacked(raw, source.packing, expansion)
-        if tiered_start(name.rpartition("/")[2]) is not None:
-            yield OpenSegment(name, stamp, None, unframed(stream, expansion))
-            return
         if not source.is_tar:
-            size = source.size if source.packing is Packing.NONE else None
-            yield OpenSegment(name, stamp, size, stream)
+            yield OpenSegment(name, stamp, *_unpacked(name, source.size, source.packing, raw, expansion))
             return
         seen: set[str] = set()
         try:
-            for member, data in read_members(stream):
+            for member, data in read_members(unpacked(raw, source.packing, expansion)):
                 if not is_segment(member.name) or source.leaves_out(member.name):
                     continue
                 inside = f"{name}{INSIDE}{member.name}"
@@ -92,15 +94,41 @@ def open_segments(
                     yield ArchiveFinding(ArchiveFindingKind.DUPLICATE, inside, problem)
                 else:
                     seen.add(member.name)
-                    packing, _ = kind_of(member.name) or (Packing.NONE, False)
-                    size = member.size if packing is Packing.NONE else None
-                    stream = unpacked(data, packing, expansion)
-                    if tiered_start(inside.rpartition("/")[2]) is not None:
-                        stream, size = unframed(stream, expansion), None
-                    yield OpenSegment(inside, stamp, size, stream)
+                    packing = packing_of(member.name)
+                    yield OpenSegment(inside, stamp, *_unpacked(inside, member.size, packing, data, expansion))
         except DamagedArchiveError as error:
             problem = f"{name} is damaged, and what follows is missing: {error}"
             yield ArchiveFinding(FlawKind.ARCHIVE, name, problem)
+
+
+def _unpacked(
+    name: str, size: int | None, packing: Packing, stream: ByteStream, expansion: int
+) -> tuple[int | None, ByteStream]:
+    """The bytes of a segment, of which there are `size` as it is stored, and how many these are."""
+    stream = unpacked(stream, packing, expansion)
+    if tiered_start(name.rpartition("/")[2]) is not None:
+        return None, unframed(stream, expansion)
+    return size if packing is Packing.NONE else None, stream
+
+
+def open_logs(
+    source: SegmentSource, layout: ArchiveLayout, *, expansion: int = DEFAULT_EXPANSION
+) -> Iterator[tuple[SegmentName, OpenSegment] | ArchiveFinding]:
+    """The segments of 0.8 and later in a source that are parts of logs by their names; others are passed over.
+
+    Raises as `open_segments`.
+    """
+    for opened in open_segments(source, expansion=expansion):
+        if isinstance(opened, ArchiveFinding):
+            yield opened
+            continue
+        try:
+            name = layout.name(opened.name)
+        except MisnamedSegmentError:
+            continue
+        dialect, stream = told_apart(opened)
+        if dialect is SegmentDialect.V08 and abandoned(opened.name) is None:
+            yield name, opened._replace(stream=stream)
 
 
 def refused(source: SegmentSource) -> str | None:
@@ -123,30 +151,19 @@ def refused(source: SegmentSource) -> str | None:
     )
 
 
-def unframed(stream: ByteStream, expansion: int) -> ByteStream:
+def unframed(stream: ByteStream, expansion: int = DEFAULT_EXPANSION) -> ByteStream:
     """A tiered segment as it was: it may be frames of zstd, one for each chunk."""
-    head, damage = b"", None
-    try:
-        while len(head) < len(ZSTD_MAGIC) and (fresh := stream.read(len(ZSTD_MAGIC) - len(head))):
-            head += fresh
-    except DamagedArchiveError as error:
-        damage = error
-    replayed = _Replayed(head, damage, stream)
-    return unpacked(replayed, Packing.ZSTD, expansion) if head == ZSTD_MAGIC else replayed
+    replayed = _Replayed(stream, len(ZSTD_MAGIC))
+    return unpacked(replayed, Packing.ZSTD, expansion) if replayed.head == ZSTD_MAGIC else replayed
 
 
 def told_apart(opened: OpenSegment) -> tuple[SegmentDialect, ByteStream]:
     """The dialect of a segment, by its first bytes and else by its name, and the stream from its beginning on."""
-    head, damage = b"", None
-    try:
-        while len(head) < _HEAD_BYTES and (fresh := opened.stream.read(_HEAD_BYTES - len(head))):
-            head += fresh
-    except DamagedArchiveError as error:
-        damage = error
-    dialect = recognise(head)
+    replayed = _Replayed(opened.stream, _HEAD_BYTES)
+    dialect = recognise(replayed.head)
     if dialect is None:
         dialect = SegmentDialect.V08 if LOG_SUFFIX in opened.name.rpartition("/")[2] else SegmentDialect.V07
-    return dialect, _Replayed(head, damage, opened.stream)
+    return dialect, replayed
 
 
 def abandoned(name: str) -> ArchiveFinding | None:
@@ -165,16 +182,21 @@ def abandoned(name: str) -> ArchiveFinding | None:
 
 
 class _Replayed:
-    """A stream whose beginning was read before."""
+    """A stream whose first `count` bytes, as far as there are as many, are read, and given again: `head`."""
 
-    def __init__(self, head: bytes, damage: DamagedArchiveError | None, stream: ByteStream) -> None:
-        self._head = head
-        self._damage = damage
+    def __init__(self, stream: ByteStream, count: int) -> None:
+        self.head = b""
+        self._damage: DamagedArchiveError | None = None
         self._stream = stream
+        try:
+            while len(self.head) < count and (fresh := stream.read(count - len(self.head))):
+                self.head += fresh
+        except DamagedArchiveError as error:
+            self._damage = error
 
     def read(self, size: int, /) -> bytes:
-        if self._head:
-            data, self._head = self._head[:size], self._head[size:]
+        if self.head:
+            data, self.head = self.head[:size], self.head[size:]
             return data
         if self._damage is not None:
             raise self._damage
@@ -182,7 +204,7 @@ class _Replayed:
 
     def unread(self, count: int, /) -> bool:
         """As `consumerd.storage.log.archive_items.RewindableStream`: the beginning came from the same stream."""
-        return not self._head and self._damage is None and unread(self._stream, count)
+        return not self.head and self._damage is None and unread(self._stream, count)
 
 
 def stamp_of(source: SegmentSource) -> str:
@@ -190,7 +212,7 @@ def stamp_of(source: SegmentSource) -> str:
     return f"{source.stamp}, {source.size} bytes"
 
 
-def unpacked(stream: ByteStream, packing: Packing, expansion: int) -> ByteStream:
+def unpacked(stream: ByteStream, packing: Packing, expansion: int = DEFAULT_EXPANSION) -> ByteStream:
     """The stream itself, or its decompressed content."""
     if packing is Packing.GZIP:
         return UnpackedStream(stream, expansion=expansion)
@@ -213,10 +235,10 @@ def _raw(source: SegmentSource, on_bytes: Callable[[int], object]) -> Iterator[_
 
 
 @contextlib.contextmanager
-def unpacked_bytes(source: SegmentSource, expansion: int) -> Iterator[ByteStream]:
+def unpacked_bytes(source: SegmentSource) -> Iterator[ByteStream]:
     """The bytes of a source, decompressed. Raises as `open_segments`."""
     with _raw(source, lambda _: None) as raw:
-        yield unpacked(raw, source.packing, expansion)
+        yield unpacked(raw, source.packing)
 
 
 def opened_file(source: SegmentSource) -> contextlib.AbstractContextManager[Any]:

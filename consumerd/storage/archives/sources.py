@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.errors import NoSourceError, ReadFailedError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.log.archive_names import INSIDE, LOG_SUFFIX, parse_segment_file
-from consumerd.storage.log.archive_tar import SeekableStream, TarKind, list_members
+from consumerd.storage.log.archive_tar import SeekableStream, TarKind, TarMember, list_members
 from consumerd.storage.log.segment import SUFFIX
 
 
@@ -55,14 +55,6 @@ _KINDS: dict[str, tuple[Packing, bool]] = {
 REMOTE_BLOCK: Final = 1 << 16
 
 
-class TarPart(NamedTuple):
-    """A member of a plain tar: where its bytes are."""
-
-    name: str
-    position: int
-    size: int
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentSource:
     """One file to open. `path` is absolute, or a URL; `size` counts the bytes as they lie there, None if unknown."""
@@ -74,7 +66,8 @@ class SegmentSource:
     packing: Packing = Packing.NONE
     is_tar: bool = False
     is_remote: bool = False
-    part: TarPart | None = None
+    #: The member of a plain tar that it is.
+    part: TarMember | None = None
     #: Not a regular file (a FIFO, a device, a socket): opening it might wait for ever.
     is_special: bool = False
     #: Folders in a tar, as `place` of a member begins, that are not read: other copies are.
@@ -114,6 +107,11 @@ def kind_of(name: str) -> tuple[Packing, bool] | None:
         if parse_segment_file(file[: len(file) - len(ending) + len(LOG_SUFFIX)]) is None:
             return None
     return _KINDS[ending]
+
+
+def packing_of(name: str) -> Packing:
+    """The compression by the suffix of a name."""
+    return (kind_of(name) or (Packing.NONE, False))[0]
 
 
 def printable(name: str) -> str:
@@ -217,7 +215,7 @@ def _members(tar: SegmentSource, file: SeekableStream) -> Iterator[SegmentSource
         yield replace(tar, size=part.size, packing=packing, is_tar=is_tar, part=part)
 
 
-def _parts(file: SeekableStream) -> list[TarPart] | None:
+def _parts(file: SeekableStream) -> list[TarMember] | None:
     try:
         members = [member for member in list_members(file) if is_segment(member.name)]
     except DamagedArchiveError:
@@ -225,7 +223,7 @@ def _parts(file: SeekableStream) -> list[TarPart] | None:
     names = {member.name for member in members}
     if len(names) < len(members) or any(member.kind is not TarKind.FILE or member.is_unsafe for member in members):
         return None
-    return [TarPart(member.name, member.position, member.size) for member in members]
+    return members
 
 
 def _remote(url: str) -> Iterator[SegmentSource]:
