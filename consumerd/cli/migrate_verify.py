@@ -215,7 +215,7 @@ def _show(report: ComparisonReport, *, all_ranges: bool) -> None:
     show_rows(
         ["range of", ">start", ">end", *_COLUMNS],
         (
-            (partition.partition, each.start, each.end, *_cells(each.counts))
+            (partition.partition, each.range.start, each.range.end, *_cells(each.counts))
             for partition in report.partitions
             for each in partition.ranges
             if all_ranges or not each.counts.is_clean()

@@ -61,35 +61,28 @@ class ExampleMessage:
 
 @dataclass(slots=True)
 class RangeReport:
-    """A range of a source partition, with its sums as hexadecimal text."""
+    """A range of a source partition, with the counts of its messages."""
 
-    start: int
-    end: int
+    range: SourceRange
     counts: MessageCounts
-    source_sum: str
-    target_sum: str
-    source_order: str
-    #: None where the range's messages came in several partitions of the target.
-    target_order: str | None
-
-    @classmethod
-    def of(cls, found: SourceRange, counts: MessageCounts) -> RangeReport:
-        """Return the report of `found`."""
-        here, there = found.source, found.target
-        order = None if there.in_order is None else f"{there.in_order:016x}"
-        assert here.in_order is not None
-        sums = f"{here.total:016x}", f"{there.total:016x}", f"{here.in_order:016x}"
-        return cls(found.start, found.end, counts, *sums, order)
 
     def as_json(self) -> dict[str, Any]:
-        """As an object."""
+        """As an object, with the sums as hexadecimal text.
+
+        The target has no sum in order where the range's messages came in several of its partitions.
+        """
+        here, there = self.range.source, self.range.target
         return {
-            "start": self.start,
-            "end": self.end,
+            "start": self.range.start,
+            "end": self.range.end,
             **self.counts.as_json(),
-            "sum": {"source": self.source_sum, "target": self.target_sum},
-            "order": {"source": self.source_order, "target": self.target_order},
+            "sum": {"source": _text(here.total), "target": _text(there.total)},
+            "order": {"source": _text(here.in_order), "target": _text(there.in_order)},
         }
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else f"{number:016x}"
 
 
 @dataclass(slots=True)

@@ -272,7 +272,7 @@ class Comparison:
 
     def _report(self, partition: TopicPartition, topic: str, close: dict[int, MessageCounts]) -> PartitionReport:
         ranges = self._ranges[partition]
-        reports = [RangeReport.of(each, close.get(id(each)) or _clean(each)) for each in ranges.ranges]
+        reports = [RangeReport(each, close.get(id(each)) or _clean(each)) for each in ranges.ranges]
         counts = MessageCounts()
         for report in reports:
             counts.add(report.counts)

@@ -8,7 +8,8 @@ policy for damaged messages is the same; otherwise the segment is exported again
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from consumerd.storage.archives.errors import OutputFolderError
@@ -21,8 +22,18 @@ from consumerd.storage.segments.dialect import SegmentDialect
 
 _FORMAT = "consumerd export"
 _VERSION = 1
-#: What is known of segments of 0.8 and later alone.
-_SINCE_08 = ("next_offset", "absent", "first_epoch", "last_epoch")
+#: Members of an entry -> attributes of the summary; of segments of 0.8 and later alone; of the entry itself.
+_COUNTS = {
+    "segment_bytes": "size",
+    "messages": "messages",
+    "wrappers": "wrappers",
+    "corrupt": "corrupt",
+    "nonsense_bytes": "nonsense",
+    "torn_bytes": "torn",
+    "torn_at": "torn_at",
+}
+_SINCE_08 = {name: name for name in ("next_offset", "absent", "first_epoch", "last_epoch")}
+_MADE = {name: name for name in ("policy", "output", "start", "end", "rows")} | {"bytes": "size", "sha256": "sha256"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +65,13 @@ class ManifestEntry:
             "broker": summary.name.broker,
             "partition": summary.name.partition,
             "segment_start": summary.start,
-            "segment_bytes": summary.size,
-            "messages": summary.messages,
-            "wrappers": summary.wrappers,
-            "corrupt": summary.corrupt,
-            "nonsense_bytes": summary.nonsense,
-            "torn_bytes": summary.torn,
-            "torn_at": summary.torn_at,
+            **_members(summary, _COUNTS),
             "findings": [
                 [str(finding.kind), finding.offset, finding.end, finding.problem] for finding in summary.findings
             ],
             "untold_findings": summary.untold,
-            **({} if summary.dialect is SegmentDialect.V07 else {"since_08": _since_08(summary)}),
-            "policy": self.policy,
-            "output": self.output,
-            "start": self.start,
-            "end": self.end,
-            "rows": self.rows,
-            "bytes": self.size,
-            "sha256": self.sha256,
+            **({} if summary.dialect is SegmentDialect.V07 else {"since_08": _members(summary, _SINCE_08)}),
+            **_members(self, _MADE),
             "status": "done",
         }
 
@@ -90,37 +89,24 @@ class ManifestEntry:
             name.folder,
             name.start,
             name,
-            found["segment_bytes"],
-            found["messages"],
-            found["wrappers"],
-            found["corrupt"],
-            found["nonsense_bytes"],
-            found["torn_bytes"],
-            found["torn_at"],
-            [
+            **_attributes(found, _COUNTS),
+            findings=[
                 ArchiveFinding(_kind(kind), found["source"], problem, name.folder, offset, end)
                 for kind, offset, end, problem in found["findings"]
             ],
-            found["untold_findings"],
+            untold=found["untold_findings"],
         )
         if (since_08 := found.get("since_08")) is not None:
-            summary.dialect = SegmentDialect.V08
-            for name_of in _SINCE_08:
-                setattr(summary, name_of, since_08[name_of])
-        return cls(
-            summary,
-            found["policy"],
-            found["output"],
-            found["start"],
-            found["end"],
-            found["rows"],
-            found["bytes"],
-            found["sha256"],
-        )
+            summary = replace(summary, dialect=SegmentDialect.V08, **_attributes(since_08, _SINCE_08))
+        return cls(summary, **_attributes(found, _MADE))
 
 
-def _since_08(summary: SegmentSummary) -> dict[str, int | None]:
-    return {name: getattr(summary, name) for name in _SINCE_08}
+def _members(value: object, names: Mapping[str, str]) -> dict[str, Any]:
+    return {member: getattr(value, attribute) for member, attribute in names.items()}
+
+
+def _attributes(found: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {attribute: found[member] for member, attribute in names.items()}
 
 
 def _kind(text: str) -> FlawKind | ArchiveFindingKind:

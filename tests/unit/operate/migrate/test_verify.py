@@ -152,7 +152,7 @@ async def test_accepts_a_partition_spread_by_keys() -> None:
     report = await compare(old, log[::2], log[1::2])
     assert report.is_clean()
     assert report.partitions[0].places == [0, 1]
-    assert report.partitions[0].ranges[0].target_order is None
+    assert report.partitions[0].ranges[0].range.target.in_order is None
     # The same message in both is twice there.
     report = await compare(old, log[::2], [*log[1::2], log[4]])
     assert rest(report.totals) == {"duplicated": 1}
@@ -162,7 +162,7 @@ async def test_counts_missing_partitions() -> None:
     old = Old({ONE: 25, OTHER: 0})
     report = await compare(old, [], size=10)
     assert rest(report.totals) == {"missing": 25}
-    assert [(each.start, each.end) for each in report.partitions[0].ranges] == [(0, 400), (400, 800), (800, 900)]
+    assert [(each.range.start, each.range.end) for each in report.partitions[0].ranges] == [(0, 400), (400, 800), (800, 900)]
     assert report.partitions[1].ranges == []
     with pytest.raises(NotFoundError, match="the target has no topic 'other'"):
         await Comparison(old, New([]), TopicNaming("other")).run()
