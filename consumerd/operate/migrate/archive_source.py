@@ -30,7 +30,6 @@ from consumerd.storage.log.archive import (
 from consumerd.storage.log.archive_items import ArchivedRun
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, LOG_SUFFIX, ArchiveLayout
 from consumerd.storage.log.segment import SUFFIX
-from consumerd.wire.v07.walk import LAYOUTS
 
 
 def archive_source(
@@ -187,9 +186,6 @@ def _places(run: ArchivedRun) -> Iterator[tuple[int, int, bytes]]:
     if run.codec:
         for index, payload in enumerate(run.payloads, run.first):
             yield run.offset, index, payload
-        return
-    offset = run.offset
-    overhead = LAYOUTS[run.magic].overhead
-    for payload in run.payloads:
-        yield offset, 0, payload
-        offset += overhead + len(payload)
+    else:
+        for offset, payload in zip(run.boundaries(), run.payloads, strict=False):
+            yield offset, 0, payload

@@ -13,7 +13,7 @@ import io
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +63,7 @@ class ArchiveFiles(Protocol):
 
     def known_ends(self, path: str) -> SegmentEnds | None:
         """The ends of a segment that were looked at when its tar was read; None where it has to be opened."""
-        ...
+        return None
 
 
 class ArchiveFolder(NamedTuple):
@@ -78,7 +78,7 @@ class ArchiveFolder(NamedTuple):
         return f"{self.path}/{name}"
 
 
-class _LocalFiles:
+class _LocalFiles(ArchiveFiles):
     """Files on a disk."""
 
     def names(self, folder: str) -> list[str]:
@@ -93,14 +93,11 @@ class _LocalFiles:
             raise OSError(errno.EINVAL, "it is not a regular file")
         return Path(path).open("rb", buffering=0)
 
-    def known_ends(self, path: str) -> None:
-        """None of them."""
-
 
 LOCAL_FILES: Final[ArchiveFiles] = _LocalFiles()
 
 
-class RemoteFiles:
+class RemoteFiles(ArchiveFiles):
     """Files of a file system of fsspec. `details`: what is known of them, by path; else it is asked for."""
 
     def __init__(self, files: Any, details: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -130,11 +127,8 @@ class RemoteFiles:
         with _os_errors(), self._files.open(inside, "rb", block_size=REMOTE_BLOCK) as file:
             yield file
 
-    def known_ends(self, path: str) -> None:
-        """None of them."""
 
-
-class _Tar:
+class _Tar(ArchiveFiles):
     """The members of a tar, by the paths of its folders."""
 
     def __init__(self, source: SegmentSource) -> None:
@@ -185,9 +179,6 @@ class PlainTarFiles(_Tar):
             raise OSError(errno.EINVAL, "it is not a regular file")
         with _os_errors(), opened_file(self.source) as file:
             yield _Window(file, member.position, member.size)
-
-    def known_ends(self, path: str) -> None:
-        """None of them."""
 
 
 class PackedTarFiles(_Tar):
@@ -299,7 +290,13 @@ def _local_folders(root: str) -> Iterator[ArchiveFolder | ArchiveFinding]:
         inside.sort()
         yield ArchiveFolder(folder, frozenset(names), LOCAL_FILES)
         for name in sorted(filter(_is_tar, names)):
-            yield from _guarded(f"{folder}/{name}", lambda path=f"{folder}/{name}": local_source(path))  # type: ignore[misc]
+            tar = f"{folder}/{name}"
+            try:
+                source = local_source(tar)
+            except OSError as error:
+                yield _unreadable(tar, error.strerror or reason_of(error))
+            else:
+                yield from _folders_in(source)
     for error in refused:
         yield _unreadable(str(error.filename or root), error.strerror or str(error))
 
@@ -321,15 +318,6 @@ def _remote_folders(url: str) -> Iterator[ArchiveFolder | ArchiveFinding]:
         for name in sorted(filter(_is_tar, names)):
             tar = f"{folder}/{name}"
             yield from _folders_in(remote_source(files, tar, details[tar]))
-
-
-def _guarded(path: str, source: Callable[[], SegmentSource]) -> Iterator[ArchiveFolder | ArchiveFinding]:
-    try:
-        found = source()
-    except OSError as error:
-        yield _unreadable(path, error.strerror or reason_of(error))
-        return
-    yield from _folders_in(found)
 
 
 def _folders_in(source: SegmentSource) -> Iterator[ArchiveFolder | ArchiveFinding]:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from json.encoder import encode_basestring
 from typing import Protocol
 
-from consumerd.storage.archives.rows import RowOrigin, boundaries, json_frame
+from consumerd.storage.archives.rows import RowOrigin, json_frame
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
 
@@ -76,7 +76,7 @@ class NdjsonWriter:
         if run.codec is Codec.NONE:
             rows = (
                 f'{head}{offset},"index":0,"next_offset":{after}{kind}{payload}{tail}'
-                for payload, (offset, after) in zip(payloads, pairwise(boundaries(run)), strict=True)
+                for payload, (offset, after) in zip(payloads, pairwise(run.boundaries()), strict=True)
             )
         else:
             head += str(run.offset)

@@ -203,7 +203,7 @@ class _Replayed:
         return self._stream.read(size)
 
     def unread(self, count: int, /) -> bool:
-        """As `consumerd.storage.log.archive_items.RewindableStream`: the beginning came from the same stream."""
+        """As `consumerd.storage.log.archive_items.unread`: the beginning came from the same stream."""
         return not self.head and self._damage is None and unread(self._stream, count)
 
 
@@ -271,7 +271,7 @@ class _RawStream:
         return data
 
     def unread(self, count: int, /) -> bool:
-        """As `consumerd.storage.log.archive_items.RewindableStream`: local files alone are cheap to read again."""
+        """As `consumerd.storage.log.archive_items.unread`: local files alone are cheap to read again."""
         if self._source.is_remote:
             return False
         with reading(self._source.name):

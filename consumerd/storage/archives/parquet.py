@@ -18,7 +18,7 @@ from consumerd.storage.archives.arrays import DIFFERENCES, joined, same_values
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.ndjson import ByteSink
 from consumerd.storage.archives.options import ExportCompression
-from consumerd.storage.archives.rows import RowOrigin, boundaries
+from consumerd.storage.archives.rows import RowOrigin
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
 
@@ -69,7 +69,7 @@ class ParquetRows:
 
     def add_run(self, run: ArchivedRun) -> None:
         plain = run.codec is Codec.NONE
-        ends = boundaries(run) if plain else []
+        ends = run.boundaries() if plain else []
         payloads = run.payloads
         for start, end in self._parts(len(payloads), partial(_fitting, payloads)):
             pending = self._pending

@@ -7,14 +7,12 @@ five are a message's identity; `offset` is that of the outermost message, `next_
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import accumulate
 from json.encoder import encode_basestring
 from typing import NamedTuple, Protocol
 
 from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
-from consumerd.wire.v07.walk import LAYOUTS
 
 
 class RowWriter(Protocol):
@@ -31,13 +29,6 @@ class RowWriter(Protocol):
         ...
 
 
-def boundaries(run: ArchivedRun) -> list[int]:
-    """The offset of each message of a run of plain ones, and the end of the last."""
-    overhead = LAYOUTS[run.magic].overhead
-    lengths = map(len, run.payloads)
-    return list(accumulate(map(overhead.__add__, lengths), initial=run.offset))
-
-
 def is_within(messages: ArchivedRun | IndexedMessages, first: int, last: int | None) -> bool:
     """Whether all of them have outermost offsets of at least `first` and below `last`."""
     return messages.offset >= first and (last is None or messages.next_offset <= last)
@@ -49,7 +40,7 @@ def within(run: ArchivedRun, first: int, last: int | None) -> ArchivedRun | None
         return run
     if run.codec is not Codec.NONE:
         return run if first <= run.offset and (last is None or run.offset < last) else None
-    offsets = boundaries(run)
+    offsets = run.boundaries()
     low = bisect_left(offsets, first, hi=len(offsets) - 1)
     high = len(offsets) - 1 if last is None else bisect_left(offsets, last, hi=len(offsets) - 1)
     if low >= high:

@@ -8,6 +8,7 @@ nothing of it is kept but the last batch.
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -189,7 +190,7 @@ def _follow_stream(forward: _Forward, start: int, ends: SegmentEnds) -> None:
 
 
 def _follow_old_stream(forward: _Forward, start: int, ends: SegmentEnds) -> None:
-    """Follow lengths to the end of a segment of 0.7, as `_follow_old` of a small one."""
+    """The end of a segment of 0.7, after its last whole message: lengths are followed to it."""
     while head := forward.head(4):
         position, length = forward.position, int.from_bytes(head)
         if len(head) == 4 and length < _OLD_LEAST:
@@ -251,21 +252,10 @@ class _Batch(NamedTuple):
 
 def _follow_old(opened: SeekableStream, file: SegmentPlace, ends: SegmentEnds) -> None:
     """The end of a segment of 0.7: of a small one after its last whole message, else that of the file."""
-    ends.end = file.start + file.size
     if file.size > _READ * _READS:
-        return
-    data, position = _read_at(opened, file.size, 0), 0
-    while position < len(data):
-        length = int.from_bytes(data[position : position + 4])
-        if len(data) - position >= 4 and length < _OLD_LEAST:
-            ends.flaw = FlawKind.NONSENSE, f"the bytes at position {position} are not a message"
-        elif position + 4 + length > len(data):
-            rest = len(data) - position
-            ends.flaw = FlawKind.TORN, f"the message at position {position} is torn: the file has {rest} bytes of it"
-        if ends.flaw is not None:
-            ends.end = file.start + position if ends.flaw[0] is FlawKind.TORN else None
-            return
-        position += 4 + length
+        ends.end = file.start + file.size
+    else:
+        _follow_old_stream(_Forward(io.BytesIO(_read_at(opened, file.size, 0))), file.start, ends)
 
 
 def _follow(opened: SeekableStream, file: SegmentPlace, position: int, ends: SegmentEnds) -> None:

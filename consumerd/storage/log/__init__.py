@@ -2,8 +2,8 @@
 
 In: sets to append, offsets to read. Out: segments on disk, and slices of them.
 
-Files in reading order: errors, files, segment, log, manager, loading, recovery, retention, dump, archive,
-archive_names, archive_tiered, archive_items, archive_resync, archive_packed, archive_tar.
+Files in reading order: errors, files, segment, log, manager, loading, recovery, retention, archive_items,
+archive, archive_resync, dump, archive_names, archive_tiered, archive_packed, archive_tar.
 
 Easy to miss:
 

@@ -1,10 +1,11 @@
 """Reading a segment front to back from a stream that cannot seek: a tar's member, an unpacked .gz file, a URL.
 
-Strategy: a window slides over the stream as in `consumerd.storage.log.dump`, but it yields *runs*: a row of plain
-messages of one magic, or the leaves of one compressed message, so that the cost per message is that of the decoder's
-hot loop. A stretch without a readable message is a `Flaw`; runs and flaws tile the segment exactly. A bad
-message whose length can be followed is one flaw, and reading continues after it; at an impossible length it ends or, if
-requested, continues where a chain of intact messages begins (`consumerd.storage.log.archive_resync`).
+Strategy: a window slides over the stream; it holds at least one message, so that memory follows the largest message and
+not the segment. It yields *runs*: a row of plain messages of one magic, or the leaves of one compressed message, so
+that the cost per message is that of the decoder's hot loop. A stretch without a readable message is a `Flaw`; runs and
+flaws tile the segment exactly. A bad message whose length can be followed is one flaw, and reading continues after it;
+at an impossible length it ends or, if requested, continues where a chain of intact messages begins
+(`consumerd.storage.log.archive_resync`).
 
 Readers that need no object per message ask for `read_indexed`: there the native codec, where it is in use, takes what
 is whole and intact, and everything else is judged as above. So both find the same messages and flaws.
@@ -273,17 +274,18 @@ class _Reader:
 
     def _no_message(self, tail: MessageSetTail) -> Flaw:
         """Return the flaw at a place where neither a message begins nor its length is possible."""
-        origin = self.offset
+        origin, head = self.offset, self.data[self.at : self.at + 4]
+        length = int.from_bytes(head, signed=True) if len(head) == 4 else None
         if self.resync and (found := self._next_chain(to_end=tail.problem is None)) is not None:
             return self._skipped(origin, found)
         rest = len(self.data) - self.at
         if tail.problem is None and not (rest > 4 and self.data[self.at + 4] > 1):
             self.at = len(self.data)  # the stream has ended, or the message would not be cut
-            return self._torn(tail, rest)
+            return self._torn(tail, rest)._replace(length=length)
         self._drain()
         what = tail.problem or "the beginning of a message of unknown magic"
         problem = f"at offset {origin} stands {what}; the last {self.offset - origin} bytes are unreadable"
-        return Flaw(FlawKind.NONSENSE, origin, self.offset, problem)
+        return Flaw(FlawKind.NONSENSE, origin, self.offset, problem, length=length)
 
     def _torn(self, tail: MessageSetTail, rest: int) -> Flaw:
         kind = FlawKind.TORN

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from consumerd.base.native import NativePayloads
@@ -29,16 +30,8 @@ class ByteStream(Protocol):
         ...
 
 
-class RewindableStream(ByteStream, Protocol):
-    """A stream that can give bytes again."""
-
-    def unread(self, count: int, /) -> bool:
-        """Go back by `count` bytes that were read; False where that is not possible."""
-        ...
-
-
 def unread(stream: ByteStream, count: int) -> bool:
-    """Whether the stream went back by `count` bytes that were read."""
+    """Whether the stream went back by `count` bytes that were read: some have a method `unread` for that."""
     again: Callable[[int], bool] | None = getattr(stream, "unread", None)  # a check of the protocol takes 10 us
     return again is not None and again(count)
 
@@ -56,6 +49,11 @@ class ArchivedRun(NamedTuple):
     codec: Codec
     payloads: list[bytes]
     first: int = 0
+
+    def boundaries(self) -> list[int]:
+        """Of plain messages: the offset of each, and the end of the last."""
+        overhead = LAYOUTS[self.magic].overhead
+        return list(accumulate(map(overhead.__add__, map(len, self.payloads)), initial=self.offset))
 
 
 class IndexedMessages(NamedTuple):
@@ -125,7 +123,8 @@ class Flaw(NamedTuple):
     """A stretch of the segment without a message that can be read. `problem` is a sentence that names the offset.
 
     `raw` is a message's payload, undecoded; if its header is unreadable, the bytes after the length; empty if it is
-    not a message. `crc_ok`: the payload's CRC was checked and is right.
+    not a message. `crc_ok`: the payload's CRC was checked and is right. `length`: where no message follows, what stands
+    in the place of its length, which does not count itself.
     """
 
     kind: FlawKind
@@ -136,3 +135,4 @@ class Flaw(NamedTuple):
     codec: Codec | None = None
     crc_ok: bool = False
     raw: bytes = b""
+    length: int | None = None

@@ -95,7 +95,7 @@ def test_shows_and_counts_damage_without_failing(log: Path, capsys: pytest.Captu
     assert (torn["valid"], torn["magic"], torn["codec"], torn["size"]) == (False, None, None, 11)
     assert "where its header says 00000000" in bad["problem"]
     assert f"{bad['file']}: {bad['problem']}" in captured.err
-    assert "is torn: the file has 5 of its 15 bytes" in captured.err
+    assert "is torn: it has 5 of its 15 bytes" in captured.err
     assert captured.err.endswith("consumerd: 2 of 5 entries in 2 files are not valid\n")
 
 

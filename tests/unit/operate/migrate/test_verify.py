@@ -162,7 +162,11 @@ async def test_counts_missing_partitions() -> None:
     old = Old({ONE: 25, OTHER: 0})
     report = await compare(old, [], size=10)
     assert rest(report.totals) == {"missing": 25}
-    assert [(each.range.start, each.range.end) for each in report.partitions[0].ranges] == [(0, 400), (400, 800), (800, 900)]
+    assert [(each.range.start, each.range.end) for each in report.partitions[0].ranges] == [
+        (0, 400),
+        (400, 800),
+        (800, 900),
+    ]
     assert report.partitions[1].ranges == []
     with pytest.raises(NotFoundError, match="the target has no topic 'other'"):
         await Comparison(old, New([]), TopicNaming("other")).run()

@@ -69,11 +69,11 @@ def test_marks_an_undecodable_wrapper_invalid() -> None:
 @pytest.mark.parametrize(
     ("tail", "size", "problem"),
     [
-        (HELLO[:12], 11, "the message at offset 115 is torn: the file has 12 of its 15 bytes"),
-        (HELLO[:4], 11, "the message at offset 115 is torn: the file has 4 of its 15 bytes"),
-        (b"\0\0\0", None, "the file ends 3 bytes into a length field, at offset 115"),
-        (bytes(50), 0, "at offset 115 stands a length of 0, which no message has; the last 50 bytes of the file are "),
-        (b"\xff" * 5000, -1, "at offset 115 stands a length of -1, which no message has; the last 5000 bytes of the "),
+        (HELLO[:12], 11, "the message at offset 115 is torn: it has 12 of its 15 bytes"),
+        (HELLO[:4], 11, "the message at offset 115 is torn: it has 4 of its 15 bytes"),
+        (b"\0\0\0", None, "the segment ends 3 bytes into a length field, at offset 115"),
+        (bytes(50), 0, "at offset 115 stands a length of 0, which no message has; the last 50 bytes are unreadable"),
+        (b"\xff" * 5000, -1, "at offset 115 stands a length of -1, which no message has; the last 5000 bytes are "),
         (b"\0\0\x10\0" + bytes(60), 4096, "at offset 115 stands a length of 4096, which no message has; the last 64 "),
     ],
 )
