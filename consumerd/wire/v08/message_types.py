@@ -89,41 +89,6 @@ MetadataResponse = TypedDict("MetadataResponse", {"throttle_time_ms": NotRequire
     "brokers": list[MetadataResponseBroker], "cluster_id": NotRequired[str | None], "controller_id": NotRequired[int],
     "topics": list[MetadataResponseTopic], "cluster_authorized_operations": NotRequired[int],
     "error_code": NotRequired[int]})
-LeaderAndIsrRequestPartitionState = TypedDict("LeaderAndIsrRequestPartitionState", {"topic": str, "partition": int,
-    "controller_epoch": int, "leader": int, "leader_epoch": int, "isr": Sequence[int], "zk_version": int,
-    "replicas": Sequence[int]})
-LeaderAndIsrRequestLiveLeader = TypedDict("LeaderAndIsrRequestLiveLeader", {"id": int, "host": str, "port": int})
-LeaderAndIsrRequest = TypedDict("LeaderAndIsrRequest", {"controller_id": int, "controller_epoch": int,
-    "partition_states": Sequence[LeaderAndIsrRequestPartitionState],
-    "live_leaders": Sequence[LeaderAndIsrRequestLiveLeader]})
-LeaderAndIsrResponsePartition = TypedDict("LeaderAndIsrResponsePartition", {"topic": str, "partition": int,
-    "error_code": int})
-LeaderAndIsrResponse = TypedDict("LeaderAndIsrResponse", {"error_code": int,
-    "partitions": list[LeaderAndIsrResponsePartition]})
-StopReplicaRequestPartition = TypedDict("StopReplicaRequestPartition", {"topic": str, "partition": int})
-StopReplicaRequest = TypedDict("StopReplicaRequest", {"controller_id": int, "controller_epoch": int,
-    "delete_partitions": bool, "partitions": Sequence[StopReplicaRequestPartition]})
-StopReplicaResponsePartition = TypedDict("StopReplicaResponsePartition", {"topic": str, "partition": int,
-    "error_code": int})
-StopReplicaResponse = TypedDict("StopReplicaResponse", {"error_code": int,
-    "partitions": list[StopReplicaResponsePartition]})
-UpdateMetadataRequestPartitionState = TypedDict("UpdateMetadataRequestPartitionState", {"topic": str, "partition": int,
-    "controller_epoch": int, "leader": int, "leader_epoch": int, "isr": Sequence[int], "zk_version": int,
-    "replicas": Sequence[int]})
-UpdateMetadataRequestEndPoint = TypedDict("UpdateMetadataRequestEndPoint", {"port": int, "host": str,
-    "security_protocol_type": int})
-UpdateMetadataRequestLiveBroker = TypedDict("UpdateMetadataRequestLiveBroker", {"id": int, "host": NotRequired[str],
-    "port": NotRequired[int], "end_points": NotRequired[Sequence[UpdateMetadataRequestEndPoint]],
-    "rack": NotRequired[str | None]})
-UpdateMetadataRequest = TypedDict("UpdateMetadataRequest", {"controller_id": int, "controller_epoch": int,
-    "partition_states": Sequence[UpdateMetadataRequestPartitionState],
-    "live_brokers": Sequence[UpdateMetadataRequestLiveBroker]})
-UpdateMetadataResponse = TypedDict("UpdateMetadataResponse", {"error_code": int})
-ControlledShutdownRequest = TypedDict("ControlledShutdownRequest", {"broker_id": int})
-ControlledShutdownResponsePartitionsRemaining = TypedDict("ControlledShutdownResponsePartitionsRemaining",
-    {"topic": str, "partition": int})
-ControlledShutdownResponse = TypedDict("ControlledShutdownResponse", {"error_code": int,
-    "partitions_remaining": list[ControlledShutdownResponsePartitionsRemaining]})
 OffsetCommitRequestPartition = TypedDict("OffsetCommitRequestPartition", {"partition_index": int,
     "committed_offset": int, "commit_timestamp": NotRequired[int], "committed_leader_epoch": NotRequired[int],
     "committed_metadata": NotRequired[str | None]})

@@ -8,21 +8,14 @@ from consumerd.wire.v08.apis.common import array, error_code, ignorable, throttl
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, INT16, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import (
-        ApiVersionsRequest,
-        ApiVersionsResponse,
-        SaslAuthenticateRequest,
-        SaslAuthenticateResponse,
-        SaslHandshakeRequest,
-        SaslHandshakeResponse,
-    )
+    from consumerd.wire.v08 import message_types as bodies
 
 
 #: ApiVersions (API key 18): what the broker serves.
 #:
 #: A version that the broker does not know is answered in version 0 with error 35; brokers before 0.10 close the
 #: connection.
-API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
+API_VERSIONS: Api[bodies.ApiVersionsRequest, bodies.ApiVersionsResponse] = Api(
     key=18,
     name="ApiVersions",
     versions=(0, 4),
@@ -88,7 +81,7 @@ API_VERSIONS: Api[ApiVersionsRequest, ApiVersionsResponse] = Api(
 #: SaslHandshake (API key 17): choose how to authenticate.
 #:
 #: After version 0 the tokens follow bare, each with its size before it; after version 1 they go in SaslAuthenticate.
-SASL_HANDSHAKE: Api[SaslHandshakeRequest, SaslHandshakeResponse] = Api(
+SASL_HANDSHAKE: Api[bodies.SaslHandshakeRequest, bodies.SaslHandshakeResponse] = Api(
     key=17,
     name="SaslHandshake",
     versions=(0, 1),
@@ -98,7 +91,7 @@ SASL_HANDSHAKE: Api[SaslHandshakeRequest, SaslHandshakeResponse] = Api(
 
 
 #: SaslAuthenticate (API key 36): the tokens of a mechanism, after SaslHandshake version 1.
-SASL_AUTHENTICATE: Api[SaslAuthenticateRequest, SaslAuthenticateResponse] = Api(
+SASL_AUTHENTICATE: Api[bodies.SaslAuthenticateRequest, bodies.SaslAuthenticateResponse] = Api(
     key=36,
     name="SaslAuthenticate",
     versions=(0, 2),

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from consumerd.wire.v08.apis.common import array, error_code
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT32, STRING, Api, Field
-
-if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import (
-        ControlledShutdownRequest,
-        ControlledShutdownResponse,
-        LeaderAndIsrRequest,
-        LeaderAndIsrResponse,
-        StopReplicaRequest,
-        StopReplicaResponse,
-        UpdateMetadataRequest,
-        UpdateMetadataResponse,
-    )
-
 
 CONTROLLER = (
     Field("controller_id", INT32, "Broker id of the controller."),
@@ -47,7 +34,7 @@ PARTITION_RESULTS = (
 
 
 #: LeaderAndIsr (API key 4): the controller names the leaders to brokers.
-LEADER_AND_ISR: Api[LeaderAndIsrRequest, LeaderAndIsrResponse] = Api(
+LEADER_AND_ISR: Api[Any, Any] = Api(
     key=4,
     name="LeaderAndIsr",
     versions=(0, 0),
@@ -67,7 +54,7 @@ LEADER_AND_ISR: Api[LeaderAndIsrRequest, LeaderAndIsrResponse] = Api(
 
 
 #: StopReplica (API key 5): the controller tells a broker to stop being a replica.
-STOP_REPLICA: Api[StopReplicaRequest, StopReplicaResponse] = Api(
+STOP_REPLICA: Api[Any, Any] = Api(
     key=5,
     name="StopReplica",
     versions=(0, 0),
@@ -81,7 +68,7 @@ STOP_REPLICA: Api[StopReplicaRequest, StopReplicaResponse] = Api(
 
 
 #: UpdateMetadata (API key 6): the controller tells brokers what they answer to Metadata.
-UPDATE_METADATA: Api[UpdateMetadataRequest, UpdateMetadataResponse] = Api(
+UPDATE_METADATA: Api[Any, Any] = Api(
     key=6,
     name="UpdateMetadata",
     versions=(0, 2),
@@ -112,7 +99,7 @@ UPDATE_METADATA: Api[UpdateMetadataRequest, UpdateMetadataResponse] = Api(
 #: ControlledShutdown (API key 7): a broker that stops asks the controller to move its leaderships.
 #:
 #: The guide has version 1 alone. Version 0 has the same fields; its request's header has no client id (golden notes).
-CONTROLLED_SHUTDOWN: Api[ControlledShutdownRequest, ControlledShutdownResponse] = Api(
+CONTROLLED_SHUTDOWN: Api[Any, Any] = Api(
     key=7,
     name="ControlledShutdown",
     versions=(0, 1),

@@ -22,7 +22,7 @@ from consumerd.wire.v08.apis.common import (
 from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, NO_UUID, RECORDS, STRING, STRUCT, UUID, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import FetchRequest, FetchResponse
+    from consumerd.wire.v08 import message_types as bodies
 
 _TOPIC = ignorable("topic", STRING, "Name of the topic.", until=12, default="")
 
@@ -93,7 +93,7 @@ _PARTITION_RESPONSE = (
     Field("records", RECORDS, "Messages or record batches as the log has them, cut off anywhere."),
 )
 
-FETCH: Api[FetchRequest, FetchResponse] = Api(
+FETCH: Api[bodies.FetchRequest, bodies.FetchResponse] = Api(
     key=1,
     name="Fetch",
     versions=(0, 18),

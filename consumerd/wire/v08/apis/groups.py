@@ -21,28 +21,7 @@ from consumerd.wire.v08.apis.common import (
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, INT8, INT32, STRING, STRUCT, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import (
-        ConsumerGroupDescribeRequest,
-        ConsumerGroupDescribeResponse,
-        ConsumerGroupHeartbeatRequest,
-        ConsumerGroupHeartbeatResponse,
-        DeleteGroupsRequest,
-        DeleteGroupsResponse,
-        DescribeGroupsRequest,
-        DescribeGroupsResponse,
-        FindCoordinatorRequest,
-        FindCoordinatorResponse,
-        HeartbeatRequest,
-        HeartbeatResponse,
-        JoinGroupRequest,
-        JoinGroupResponse,
-        LeaveGroupRequest,
-        LeaveGroupResponse,
-        ListGroupsRequest,
-        ListGroupsResponse,
-        SyncGroupRequest,
-        SyncGroupResponse,
-    )
+    from consumerd.wire.v08 import message_types as bodies
 
 
 _ADDRESS = (
@@ -54,7 +33,7 @@ _ADDRESS = (
 #: FindCoordinator (API key 10; in the guide GroupCoordinator): which broker coordinates a group.
 #:
 #: Version 4 and later ask for several at once.
-FIND_COORDINATOR: Api[FindCoordinatorRequest, FindCoordinatorResponse] = Api(
+FIND_COORDINATOR: Api[bodies.FindCoordinatorRequest, bodies.FindCoordinatorResponse] = Api(
     key=10,
     name="FindCoordinator",
     alias="GroupCoordinator",
@@ -87,7 +66,7 @@ FIND_COORDINATOR: Api[FindCoordinatorRequest, FindCoordinatorResponse] = Api(
 #:
 #: The broker picks a protocol that every member has, and a leader, who gets the members and assigns (SyncGroup). From
 #: version 4 on a new member is first answered MEMBER_ID_REQUIRED (79) with the id to join by.
-JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
+JOIN_GROUP: Api[bodies.JoinGroupRequest, bodies.JoinGroupResponse] = Api(
     key=11,
     name="JoinGroup",
     versions=(0, 9),
@@ -134,7 +113,7 @@ JOIN_GROUP: Api[JoinGroupRequest, JoinGroupResponse] = Api(
 
 
 #: SyncGroup (API key 14): the leader gives everybody's assignment, each member gets its own.
-SYNC_GROUP: Api[SyncGroupRequest, SyncGroupResponse] = Api(
+SYNC_GROUP: Api[bodies.SyncGroupRequest, bodies.SyncGroupResponse] = Api(
     key=14,
     name="SyncGroup",
     versions=(0, 5),
@@ -164,7 +143,7 @@ SYNC_GROUP: Api[SyncGroupRequest, SyncGroupResponse] = Api(
 
 
 #: Heartbeat (API key 12): stay a member, and learn of rebalances.
-HEARTBEAT: Api[HeartbeatRequest, HeartbeatResponse] = Api(
+HEARTBEAT: Api[bodies.HeartbeatRequest, bodies.HeartbeatResponse] = Api(
     key=12,
     name="Heartbeat",
     versions=(0, 4),
@@ -180,7 +159,7 @@ HEARTBEAT: Api[HeartbeatRequest, HeartbeatResponse] = Api(
 
 
 #: LeaveGroup (API key 13): end a membership. Version 3 and later end several at once, also those of others.
-LEAVE_GROUP: Api[LeaveGroupRequest, LeaveGroupResponse] = Api(
+LEAVE_GROUP: Api[bodies.LeaveGroupRequest, bodies.LeaveGroupResponse] = Api(
     key=13,
     name="LeaveGroup",
     versions=(0, 5),
@@ -216,7 +195,7 @@ LEAVE_GROUP: Api[LeaveGroupRequest, LeaveGroupResponse] = Api(
 _PARTITIONS = (topic_id(since=0), Field("partitions", ARRAY, "Numbers of partitions.", of=INT32))
 
 #: ConsumerGroupHeartbeat (API key 68): join a group of KIP-848, stay its member, get partitions, and leave.
-CONSUMER_GROUP_HEARTBEAT: Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse] = Api(
+CONSUMER_GROUP_HEARTBEAT: Api[bodies.ConsumerGroupHeartbeatRequest, bodies.ConsumerGroupHeartbeatResponse] = Api(
     key=68,
     name="ConsumerGroupHeartbeat",
     versions=(0, 1),
@@ -278,7 +257,7 @@ CONSUMER_GROUP_HEARTBEAT: Api[ConsumerGroupHeartbeatRequest, ConsumerGroupHeartb
 
 
 #: ListGroups (API key 16): the groups that this broker coordinates.
-LIST_GROUPS: Api[ListGroupsRequest, ListGroupsResponse] = Api(
+LIST_GROUPS: Api[bodies.ListGroupsRequest, bodies.ListGroupsResponse] = Api(
     key=16,
     name="ListGroups",
     versions=(0, 5),
@@ -303,7 +282,7 @@ LIST_GROUPS: Api[ListGroupsRequest, ListGroupsResponse] = Api(
 
 
 #: DescribeGroups (API key 15): state and members of groups that this broker coordinates.
-DESCRIBE_GROUPS: Api[DescribeGroupsRequest, DescribeGroupsResponse] = Api(
+DESCRIBE_GROUPS: Api[bodies.DescribeGroupsRequest, bodies.DescribeGroupsResponse] = Api(
     key=15,
     name="DescribeGroups",
     versions=(0, 6),
@@ -350,7 +329,7 @@ def _assignment(name: str, what: str) -> Field:
 
 
 #: ConsumerGroupDescribe (API key 69): groups of the consumer protocol (KIP-848), unknown to DescribeGroups.
-CONSUMER_GROUP_DESCRIBE: Api[ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse] = Api(
+CONSUMER_GROUP_DESCRIBE: Api[bodies.ConsumerGroupDescribeRequest, bodies.ConsumerGroupDescribeResponse] = Api(
     key=69,
     name="ConsumerGroupDescribe",
     versions=(0, 1),
@@ -402,7 +381,7 @@ CONSUMER_GROUP_DESCRIBE: Api[ConsumerGroupDescribeRequest, ConsumerGroupDescribe
 
 
 #: DeleteGroups (API key 42, since 1.1): remove groups without members, and all that they committed.
-DELETE_GROUPS: Api[DeleteGroupsRequest, DeleteGroupsResponse] = Api(
+DELETE_GROUPS: Api[bodies.DeleteGroupsRequest, bodies.DeleteGroupsResponse] = Api(
     key=42,
     name="DeleteGroups",
     versions=(0, 2),

@@ -22,16 +22,7 @@ from consumerd.wire.v08.apis.common import (
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT8, INT32, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import (
-        ListOffsetsRequest,
-        ListOffsetsResponse,
-        OffsetCommitRequest,
-        OffsetCommitResponse,
-        OffsetFetchRequest,
-        OffsetFetchResponse,
-        OffsetForLeaderEpochRequest,
-        OffsetForLeaderEpochResponse,
-    )
+    from consumerd.wire.v08 import message_types as bodies
 
 
 #: ListOffsets (API key 2; in the guide Offsets): which offsets a partition has, at a time, at its ends.
@@ -39,7 +30,7 @@ if TYPE_CHECKING:
 #: Times are ms since 1970, or: -1 the end, -2 the oldest, -3 (v7+) the record of the latest time, -4 (v8+) the oldest
 #: kept on the broker itself, -5 (v9+) the last one in remote storage, -6 (v11+) the oldest not yet there. Version 0
 #: gives offsets of segments, later ones that of the first message at the time or after.
-LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsResponse] = Api(
+LIST_OFFSETS: Api[bodies.ListOffsetsRequest, bodies.ListOffsetsResponse] = Api(
     key=2,
     name="ListOffsets",
     alias="Offsets",
@@ -93,7 +84,7 @@ LIST_OFFSETS: Api[ListOffsetsRequest, ListOffsetsResponse] = Api(
 #: The answer is the largest epoch that the leader's log has and that is not above the one asked for, with the offset
 #: after its last message: that of the log for the newest epoch. An epoch before all that the log has is answered with
 #: itself and the log's first offset (by early brokers with -1), one after all of them with -1 and -1.
-OFFSET_FOR_LEADER_EPOCH: Api[OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse] = Api(
+OFFSET_FOR_LEADER_EPOCH: Api[bodies.OffsetForLeaderEpochRequest, bodies.OffsetForLeaderEpochResponse] = Api(
     key=23,
     name="OffsetForLeaderEpoch",
     versions=(0, 4),
@@ -150,7 +141,7 @@ _TOPIC = (ignorable("name", STRING, "Name of the topic.", until=9, default=""), 
 #:
 #: Version 0 stores in ZooKeeper, later ones in Kafka. Outside of a group that the broker coordinates, the generation is
 #: -1 and the member id empty.
-OFFSET_COMMIT: Api[OffsetCommitRequest, OffsetCommitResponse] = Api(
+OFFSET_COMMIT: Api[bodies.OffsetCommitRequest, bodies.OffsetCommitResponse] = Api(
     key=8,
     name="OffsetCommit",
     versions=(0, 10),
@@ -206,7 +197,7 @@ _PARTITIONS = Field("partition_indexes", ARRAY, "Numbers of the partitions.", of
 #: OffsetFetch (API key 9): how far a group got.
 #:
 #: Version 0 reads ZooKeeper, later ones Kafka. Version 8 and later ask for several groups at once.
-OFFSET_FETCH: Api[OffsetFetchRequest, OffsetFetchResponse] = Api(
+OFFSET_FETCH: Api[bodies.OffsetFetchRequest, bodies.OffsetFetchResponse] = Api(
     key=9,
     name="OffsetFetch",
     versions=(0, 10),

@@ -17,9 +17,9 @@ from consumerd.wire.v08.apis.common import (
 from consumerd.wire.v08.schema import INT16, INT32, INT64, RECORDS, STRING, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import ProduceRequest, ProduceResponse
+    from consumerd.wire.v08 import message_types as bodies
 
-PRODUCE: Api[ProduceRequest, ProduceResponse] = Api(
+PRODUCE: Api[bodies.ProduceRequest, bodies.ProduceResponse] = Api(
     key=0,
     name="Produce",
     versions=(0, 13),

@@ -19,16 +19,7 @@ from consumerd.wire.v08.apis.common import (
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT8, INT16, INT32, NO_UUID, STRING, UUID, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import (
-        CreateTopicsRequest,
-        CreateTopicsResponse,
-        DeleteTopicsRequest,
-        DeleteTopicsResponse,
-        DescribeConfigsRequest,
-        DescribeConfigsResponse,
-        MetadataRequest,
-        MetadataResponse,
-    )
+    from consumerd.wire.v08 import message_types as bodies
 
 
 _PARTITION = (
@@ -45,7 +36,7 @@ _PARTITION = (
 #:
 #: An empty list of topics means all of them in version 0 and none later, where null means all. Naming a topic that does
 #: not exist can create it, if the broker's configuration says so.
-METADATA: Api[MetadataRequest, MetadataResponse] = Api(
+METADATA: Api[bodies.MetadataRequest, bodies.MetadataResponse] = Api(
     key=3,
     name="Metadata",
     versions=(0, 13),
@@ -110,7 +101,7 @@ METADATA: Api[MetadataRequest, MetadataResponse] = Api(
 
 
 #: CreateTopics (API key 19): make topics. Brokers that are not the controller may answer error 41.
-CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsResponse] = Api(
+CREATE_TOPICS: Api[bodies.CreateTopicsRequest, bodies.CreateTopicsResponse] = Api(
     key=19,
     name="CreateTopics",
     versions=(0, 7),
@@ -173,7 +164,7 @@ CREATE_TOPICS: Api[CreateTopicsRequest, CreateTopicsResponse] = Api(
 
 
 #: DeleteTopics (API key 20): remove topics.
-DELETE_TOPICS: Api[DeleteTopicsRequest, DeleteTopicsResponse] = Api(
+DELETE_TOPICS: Api[bodies.DeleteTopicsRequest, bodies.DeleteTopicsResponse] = Api(
     key=20,
     name="DeleteTopics",
     versions=(0, 6),
@@ -207,7 +198,7 @@ DELETE_TOPICS: Api[DeleteTopicsRequest, DeleteTopicsResponse] = Api(
 TOPIC, GROUP = 2, 32
 
 #: DescribeConfigs (API key 32, since 0.11): settings of topics and brokers, with the values that hold.
-DESCRIBE_CONFIGS: Api[DescribeConfigsRequest, DescribeConfigsResponse] = Api(
+DESCRIBE_CONFIGS: Api[bodies.DescribeConfigsRequest, bodies.DescribeConfigsResponse] = Api(
     key=32,
     name="DescribeConfigs",
     versions=(0, 4),

@@ -21,28 +21,11 @@ from consumerd.wire.v08.apis.common import (
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, INT16, INT32, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import (
-        AddOffsetsToTxnRequest,
-        AddOffsetsToTxnResponse,
-        AddPartitionsToTxnRequest,
-        AddPartitionsToTxnResponse,
-        DescribeProducersRequest,
-        DescribeProducersResponse,
-        DescribeTransactionsRequest,
-        DescribeTransactionsResponse,
-        EndTxnRequest,
-        EndTxnResponse,
-        InitProducerIdRequest,
-        InitProducerIdResponse,
-        ListTransactionsRequest,
-        ListTransactionsResponse,
-        TxnOffsetCommitRequest,
-        TxnOffsetCommitResponse,
-    )
+    from consumerd.wire.v08 import message_types as bodies
 
 
 #: InitProducerId (API key 22): an id with which brokers know repeated batches of a producer.
-INIT_PRODUCER_ID: Api[InitProducerIdRequest, InitProducerIdResponse] = Api(
+INIT_PRODUCER_ID: Api[bodies.InitProducerIdRequest, bodies.InitProducerIdResponse] = Api(
     key=22,
     name="InitProducerId",
     versions=(0, 6),
@@ -71,7 +54,7 @@ INIT_PRODUCER_ID: Api[InitProducerIdRequest, InitProducerIdResponse] = Api(
 #: AddPartitionsToTxn (API key 24): name the partitions that a transaction is about to write to.
 #:
 #: Version 4 and later are for brokers. Where transactions have version 2 (KIP-890), PRODUCE adds the partitions itself.
-ADD_PARTITIONS_TO_TXN: Api[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse] = Api(
+ADD_PARTITIONS_TO_TXN: Api[bodies.AddPartitionsToTxnRequest, bodies.AddPartitionsToTxnResponse] = Api(
     key=24,
     name="AddPartitionsToTxn",
     versions=(0, 3),
@@ -105,7 +88,7 @@ ADD_PARTITIONS_TO_TXN: Api[AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 #: AddOffsetsToTxn (API key 25): name the group whose offsets a transaction is about to commit.
 #:
 #: Where transactions have version 2 (KIP-890), TxnOffsetCommit adds the group itself.
-ADD_OFFSETS_TO_TXN: Api[AddOffsetsToTxnRequest, AddOffsetsToTxnResponse] = Api(
+ADD_OFFSETS_TO_TXN: Api[bodies.AddOffsetsToTxnRequest, bodies.AddOffsetsToTxnResponse] = Api(
     key=25,
     name="AddOffsetsToTxn",
     versions=(0, 4),
@@ -118,7 +101,7 @@ ADD_OFFSETS_TO_TXN: Api[AddOffsetsToTxnRequest, AddOffsetsToTxnResponse] = Api(
 #: TxnOffsetCommit (API key 28): offsets of a group that count once a transaction is committed.
 #:
 #: Version 3 and later name the member, and are refused for one that is not in the group any more (KIP-447).
-TXN_OFFSET_COMMIT: Api[TxnOffsetCommitRequest, TxnOffsetCommitResponse] = Api(
+TXN_OFFSET_COMMIT: Api[bodies.TxnOffsetCommitRequest, bodies.TxnOffsetCommitResponse] = Api(
     key=28,
     name="TxnOffsetCommit",
     versions=(0, 5),
@@ -138,7 +121,7 @@ TXN_OFFSET_COMMIT: Api[TxnOffsetCommitRequest, TxnOffsetCommitResponse] = Api(
 
 
 #: EndTxn (API key 26): commit or abort a transaction. Version 5 raises the producer's epoch (KIP-890).
-END_TXN: Api[EndTxnRequest, EndTxnResponse] = Api(
+END_TXN: Api[bodies.EndTxnRequest, bodies.EndTxnResponse] = Api(
     key=26,
     name="EndTxn",
     versions=(0, 5),
@@ -154,7 +137,7 @@ END_TXN: Api[EndTxnRequest, EndTxnResponse] = Api(
 
 
 #: DescribeProducers (API key 61, since 2.8): who writes to a partition, and whose transactions are open (KIP-664).
-DESCRIBE_PRODUCERS: Api[DescribeProducersRequest, DescribeProducersResponse] = Api(
+DESCRIBE_PRODUCERS: Api[bodies.DescribeProducersRequest, bodies.DescribeProducersResponse] = Api(
     key=61,
     name="DescribeProducers",
     versions=(0, 0),
@@ -198,7 +181,7 @@ DESCRIBE_PRODUCERS: Api[DescribeProducersRequest, DescribeProducersResponse] = A
 
 
 #: DescribeTransactions (API key 65, since 3.0): the transactions of some transactional ids (KIP-664).
-DESCRIBE_TRANSACTIONS: Api[DescribeTransactionsRequest, DescribeTransactionsResponse] = Api(
+DESCRIBE_TRANSACTIONS: Api[bodies.DescribeTransactionsRequest, bodies.DescribeTransactionsResponse] = Api(
     key=65,
     name="DescribeTransactions",
     versions=(0, 0),
@@ -228,7 +211,7 @@ DESCRIBE_TRANSACTIONS: Api[DescribeTransactionsRequest, DescribeTransactionsResp
 
 
 #: ListTransactions (API key 66, since 3.0): the transactional ids that a broker coordinates (KIP-664).
-LIST_TRANSACTIONS: Api[ListTransactionsRequest, ListTransactionsResponse] = Api(
+LIST_TRANSACTIONS: Api[bodies.ListTransactionsRequest, bodies.ListTransactionsResponse] = Api(
     key=66,
     name="ListTransactions",
     versions=(0, 2),
