@@ -73,7 +73,8 @@ def _text(words: str, x: float, y: float) -> str:
 def drawing(title: str, table: Mapping[Any, Any]) -> str:
     """A transition table, (state, cause) to state, as SVG."""
     kind: Any = type(next(iter(table.values())))
-    states = list(kind)
+    entered = {*table.values(), *(state for state, _ in table)}
+    states = [state for state in kind if state in entered]
     angles = [2 * math.pi * number / len(states) - math.pi / 2 for number in range(len(states))]
     places = {
         state: (_CENTRE[0] + _RADII[0] * math.cos(angle), _CENTRE[1] + _RADII[1] * math.sin(angle))

@@ -15,10 +15,9 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as e
-from consumerd.group.consumer_protocol_tables import FOLLOWING, MEMBER, PHASES, Cause, Phase
+from consumerd.group.consumer_protocol_tables import PHASES
 from consumerd.group.coordinated_base import BrokerMember
-from consumerd.group.coordinated_tables import CoordinationSettings
-from consumerd.group.membership_tables import follow
+from consumerd.group.coordinated_tables import FOLLOWING, MEMBER, Cause, CoordinationSettings, Phase
 from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 from consumerd.wire.registry.topic_filter import FilterKind
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -43,12 +42,13 @@ class _Place(NamedTuple):
 class ConsumerProtocolMember(BrokerMember):
     """One member of one group of the consumer protocol. `member_id`: its own choice, unique for each process."""
 
+    _phases = PHASES
+
     def __init__(self, subscription: Subscription, settings: CoordinationSettings, member_id: str) -> None:
         #: The pattern that the coordinator matches; empty where a former one has to be withdrawn, None for none.
         self._pattern: str | None = None
         super().__init__(subscription, settings)
         self.member_id = member_id
-        self._phase = Phase.OUTSIDE
         self._interval = settings.heartbeat_interval
         #: What flows or is being drained, with the ids of the topics.
         self._held: dict[TopicPartition, bytes] = {}
@@ -86,10 +86,6 @@ class ConsumerProtocolMember(BrokerMember):
 
     # ---- Events: note what changed ----------------------------------------------------------------------------------
 
-    @property
-    def _has_left(self) -> bool:
-        return self._phase is Phase.LEFT
-
     def _on_subscription_changed(self, event: e.SubscriptionChanged) -> None:
         former = self._subscribed
         self._subscribe(event.subscription)
@@ -99,10 +95,6 @@ class ConsumerProtocolMember(BrokerMember):
             self._urgent = True
         else:
             self._topics = former  # until the filter was matched: without topics, all would be revoked
-
-    def _on_lease_expired(self, event: e.LeaseExpired) -> None:
-        if self._held and event.session_id == self.session_id and self._phase in MEMBER:
-            self._lose()
 
     def _on_ownership_lost(self, event: e.OwnershipLost) -> None:
         if event.partition in self._held and self._phase in MEMBER:
@@ -162,8 +154,7 @@ class ConsumerProtocolMember(BrokerMember):
         self._move(Cause.JOINED)
         self._unreleased_since = None
         self._quiet_at = self._beat_sent_at
-        self._sessions += 1
-        self.session_id = self._sessions
+        self._begin_session()
 
     def _on_refused(self, event: e.Refused) -> None:
         if event.ticket == self._beating:
@@ -213,22 +204,6 @@ class ConsumerProtocolMember(BrokerMember):
                 self._lose()
             self._refuse(code)
 
-    def _on_failed(self, event: e.Failed) -> None:
-        if event.ticket == self._beating:
-            self._beating = 0
-            self._beat_at = self._now + self._pause()
-            if self._phase is Phase.JOINING:
-                self._retry_at = self._beat_at
-                self._move(Cause.OUT)
-        elif event.ticket == self._reading:
-            self._reading = 0
-            self._refresh_at = self._retry_at = self._now + self._pause()
-        elif event.ticket == self._waiting:
-            self._waiting = 0
-            self._back_off()
-            if self._phase is Phase.LEAVING and self._leaves >= self._settings.leave_attempts:
-                self._move(Cause.GONE)
-
     def _on_drained(self, event: e.Drained) -> None:
         drained = self._drains.pop(event.ticket, None)
         if drained is None:
@@ -244,33 +219,20 @@ class ConsumerProtocolMember(BrokerMember):
             self._end_session()
             self._move(Cause.EMPTY)
 
-    def _on_abandoned(self, event: e.Abandoned) -> None:
-        if event.ticket == self._waiting and self._phase is Phase.FENCED:
-            self._move(Cause.EMPTY)
-
-    def _on_left(self, event: e.Left) -> None:
-        if event.ticket == self._waiting and self._phase is Phase.LEAVING:
-            self._move(Cause.GONE)
-
     _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]] = {
         **BrokerMember.common_handlers,
         e.SubscriptionChanged: _on_subscription_changed,
-        e.LeaseExpired: _on_lease_expired,
         e.OwnershipLost: _on_ownership_lost,
         e.TopicsRead: _on_topics_read,
         e.Assigned: _on_assigned,
         e.Refused: _on_refused,
-        e.Failed: _on_failed,
         e.Drained: _on_drained,
-        e.Abandoned: _on_abandoned,
-        e.Left: _on_left,
     }
 
     # ---- Actions that the states allow ----------------------------------------------------------------------------
 
     def _proceed(self) -> None:
-        if self._held and self._phase in MEMBER and self._now >= self.lease_until:
-            self._lose()
+        self._lose_if_late()
         if self._phase is Phase.OUTSIDE:
             self._proceed_outside()
         if self._phase in FOLLOWING:
@@ -279,8 +241,7 @@ class ConsumerProtocolMember(BrokerMember):
             self._refresh()
         if self._phase in MEMBER:
             self._beat()
-        if self._phase is Phase.LEAVING:
-            self._proceed_leaving()
+        self._proceed_leaving()
         if self.settled and (ours := frozenset(self._held)) != self._reported:
             self._reported = ours
             self._actions.append(e.Settled())
@@ -352,33 +313,6 @@ class ConsumerProtocolMember(BrokerMember):
             )
         )
 
-    def _proceed_leaving(self) -> None:
-        if self._waiting or self._now < self._retry_at:
-            return
-        if not self._known:
-            self._move(Cause.GONE)
-            return
-        self._leaves += 1
-        self._waiting = self._ticket()
-        epoch = _LEAVE_EPOCH if self.instance_id is None else _LEAVE_FOR_A_WHILE
-        self._actions.append(e.Leave(self._waiting, self.member_id, epoch))
-
-    def _set_timer(self) -> None:
-        if self._phase is Phase.LEFT:
-            self._actions.append(e.Finished())
-            return
-        times = []
-        if self._phase in MEMBER:
-            if not self._beating:
-                times.append(self._beat_at)
-            if self._held:
-                times.append(self.lease_until)
-        if self._phase in FOLLOWING and not self._reading:
-            times.append(self._refresh_at)
-        if self._phase in (Phase.OUTSIDE, Phase.LEAVING) and not (self._waiting or self._reading):
-            times.append(self._retry_at)
-        self._wake_at(times)
-
     # ---- Parts ------------------------------------------------------------------------------------------------------
 
     @property
@@ -420,22 +354,19 @@ class ConsumerProtocolMember(BrokerMember):
             pattern = subscription.filter.text
         self._pattern = "" if pattern is None and self._pattern is not None else pattern
 
-    def _move(self, cause: Cause) -> None:
-        self._phase = follow(PHASES, self._phase, cause)
-        self._waiting = 0
-        if self._phase is Phase.LEAVING:
-            self._retry_at = self._now
-
     def _drain(self, partitions: frozenset[TopicPartition]) -> None:
         ticket = self._ticket()
         self._drains[ticket] = partitions
         self._actions.append(e.Drain(ticket, self._drain_until(), partitions))
 
-    def _lose(self) -> None:
-        self._move(Cause.LOST)
-        self._end_session()
-        self._waiting = self._ticket()
-        self._actions.append(e.Abandon(self._waiting))
+    @property
+    def _holding(self) -> bool:
+        return bool(self._held)
+
+    def _leave_epoch(self) -> int | None:
+        if not self._known:
+            return None
+        return _LEAVE_EPOCH if self.instance_id is None else _LEAVE_FOR_A_WHILE
 
     def _end_session(self) -> None:
         self.session_id = 0

@@ -1,7 +1,7 @@
 """The states of a member of a group of the consumer protocol (KIP-848, Kafka 4.0 and later), and their transitions.
 
 Strategy: as `consumerd.group.coordinated_tables`: one table, looked up and never bypassed. What is *done* in a state is
-in `consumerd.group.consumer_protocol`. The settings are those of `CoordinationSettings`.
+in `consumerd.group.consumer_protocol`. Phases, causes and settings are those of `coordinated_tables`, too.
 
 # Theory of operation
 
@@ -28,7 +28,7 @@ These are the rules:
    timeout, or with the rebalance timeout of rule 4, whichever is first. The answers do not tell the coordinator's
    session timeout. Where the group's settings may be read, the shorter one counts; elsewhere ours must not be longer.
 6. A member that the coordinator rejects (FENCED_MEMBER_EPOCH, UNKNOWN_MEMBER_ID), or whose lease ends, abandons
-   everything (FENCED), and joins again with the epoch 0 when nothing is held. So does leaving wait.
+   everything (ABANDONING), and joins again with the epoch 0 when nothing is held. So does leaving wait.
 7. A member that has just joined, or whose epoch or assignment has changed, sends a heartbeat each second for a while:
    what the others release with their next heartbeats would else wait for ours, and changes come in a row, as members
    start or are restarted one after the other.
@@ -42,46 +42,7 @@ not hold it (it does not: rules 1 to 3), has left (it holds nothing: rule 6), or
 
 from __future__ import annotations
 
-from enum import Enum
-
-
-class Phase(Enum):
-    """The phase of a member."""
-
-    #: Nothing is held and nothing under way, except perhaps a topic refresh; joining is next.
-    OUTSIDE = "outside"
-    JOINING = "joining"
-    #: Nothing has to be released; what is assigned flows, as soon as its topic is known.
-    STABLE = "stable"
-    #: Handlers finish what they hold of partitions that the coordinator has revoked.
-    RECONCILING = "reconciling"
-    #: Those are released; the coordinator does not know it yet.
-    ACKNOWLEDGING = "acknowledging"
-    #: Handlers finish everything, to leave. We are still a member, and send heartbeats.
-    DRAINING = "draining"
-    #: Handlers are being cancelled; we are not a member.
-    FENCED = "fenced"
-    LEAVING = "leaving"
-    LEFT = "left"
-
-
-class Cause(Enum):
-    """The cause of a member's transition."""
-
-    JOIN = "join"
-    JOINED = "joined"
-    #: An answer does not name a partition that is held.
-    REVOKED = "revoked"
-    RELEASED = "released"
-    ACKNOWLEDGED = "acknowledged"
-    #: The attempt to join failed; nothing is held.
-    OUT = "out"
-    #: We are not a member (any more), or that is unknown.
-    LOST = "lost"
-    EMPTY = "empty"
-    STOP = "stop"
-    GONE = "gone"
-
+from consumerd.group.coordinated_tables import Cause, Phase
 
 PHASES: dict[tuple[Phase, Cause], Phase] = {
     (Phase.OUTSIDE, Cause.JOIN): Phase.JOINING,
@@ -92,11 +53,11 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
     (Phase.ACKNOWLEDGING, Cause.REVOKED): Phase.RECONCILING,
     (Phase.RECONCILING, Cause.RELEASED): Phase.ACKNOWLEDGING,
     (Phase.ACKNOWLEDGING, Cause.ACKNOWLEDGED): Phase.STABLE,
-    (Phase.STABLE, Cause.LOST): Phase.FENCED,
-    (Phase.RECONCILING, Cause.LOST): Phase.FENCED,
-    (Phase.ACKNOWLEDGING, Cause.LOST): Phase.FENCED,
-    (Phase.DRAINING, Cause.LOST): Phase.FENCED,
-    (Phase.FENCED, Cause.EMPTY): Phase.OUTSIDE,
+    (Phase.STABLE, Cause.LOST): Phase.ABANDONING,
+    (Phase.RECONCILING, Cause.LOST): Phase.ABANDONING,
+    (Phase.ACKNOWLEDGING, Cause.LOST): Phase.ABANDONING,
+    (Phase.DRAINING, Cause.LOST): Phase.ABANDONING,
+    (Phase.ABANDONING, Cause.EMPTY): Phase.OUTSIDE,
     # A stop passes through DRAINING; a member that holds nothing leaves at once.
     (Phase.STABLE, Cause.STOP): Phase.DRAINING,
     (Phase.RECONCILING, Cause.STOP): Phase.DRAINING,
@@ -106,8 +67,3 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
     (Phase.JOINING, Cause.STOP): Phase.LEAVING,
     (Phase.LEAVING, Cause.GONE): Phase.LEFT,
 }
-
-#: The phases of a member that sends heartbeats.
-MEMBER = frozenset({Phase.STABLE, Phase.RECONCILING, Phase.ACKNOWLEDGING, Phase.DRAINING})
-#: Those in which it follows what the coordinator assigns.
-FOLLOWING = MEMBER - {Phase.DRAINING}

@@ -18,8 +18,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as e
 from consumerd.group.assignors import range_shares, roundrobin_shares
 from consumerd.group.coordinated_base import BrokerMember
-from consumerd.group.coordinated_tables import ASSIGNORS, PHASES, Cause, CoordinationSettings, Phase
-from consumerd.group.membership_tables import follow
+from consumerd.group.coordinated_tables import ASSIGNORS, MEMBER, PHASES, Cause, CoordinationSettings, Phase
 from consumerd.wire.errors import FrameError, WireError
 from consumerd.wire.registry.subscription import StaticSubscription, Subscription
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -34,7 +33,6 @@ from consumerd.wire.v08.subscription import (
 _OUT: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 #: Number of refusals of SyncGroup in a row that are retried at once: the other members wait for us.
 _HURRIED: Final = 2
-_BEATING: Final = frozenset({Phase.STABLE, Phase.DRAINING})
 
 
 class MemberSubscriptions(NamedTuple):
@@ -92,14 +90,15 @@ def assign_shares(
 class CoordinatedMember(BrokerMember):
     """One member of one group of the classic protocol."""
 
+    _phases = PHASES
+
     def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:
         super().__init__(subscription, settings)
-        self._phase = Phase.OUTSIDE
         self._sent_at = 0.0
         #: Whether the last JoinGroup carried our former subscription.
         self._outdated = False
         self._protocol = ""
-        self._leads = self._keep = False
+        self._keep = False
         self._member_subscriptions = NO_SUBSCRIPTIONS
         self._partition_counts: Mapping[str, int] = {}
         self._assigned: tuple[TopicPartition, ...] = ()
@@ -108,11 +107,6 @@ class CoordinatedMember(BrokerMember):
         self._refusals = 0
 
     # ---- State for other rooms --------------------------------------------------------------------------------------
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member is the leader, which assigns the partitions of this generation."""
-        return self._leads
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
@@ -126,22 +120,13 @@ class CoordinatedMember(BrokerMember):
 
     # ---- Events: note what changed ----------------------------------------------------------------------------------
 
-    @property
-    def _has_left(self) -> bool:
-        return self._phase is Phase.LEFT
-
     def _on_subscription_changed(self, event: e.SubscriptionChanged) -> None:
         self._subscribe(event.subscription)
         self._outdated = True
         self._reading = 0  # the answer would be about the former topics
 
-    def _on_lease_expired(self, event: e.LeaseExpired) -> None:
-        # If nothing flows, nothing is held, and a heartbeat shows whether we are a member (rule 5).
-        if self._flowing and event.session_id == self.session_id:
-            self._lose()
-
     def _on_ownership_lost(self, event: e.OwnershipLost) -> None:
-        if self._holds and event.partition in self._assigned:
+        if self._phase in MEMBER and event.partition in self._assigned:
             self._lose()
             self._retry_at = self._now + self._settings.retry_interval
 
@@ -168,7 +153,7 @@ class CoordinatedMember(BrokerMember):
             return
         self.member_id, self.generation = event.member_id, event.generation
         self._protocol, self._rebalance_timeout = event.protocol, event.rebalance_timeout
-        self._leads, self._keep = event.leads, event.keep_assignment
+        self.leads, self._keep = event.leads, event.keep_assignment
         self._member_subscriptions = NO_SUBSCRIPTIONS
         if event.leads:
             self._member_subscriptions = read_subscriptions(event.members)
@@ -192,8 +177,7 @@ class CoordinatedMember(BrokerMember):
         self._refusals = 0
         self._move(Cause.SYNCED)
         self._assigned = self._checked(assignment.partitions)
-        self._sessions += 1
-        self.session_id = self._sessions
+        self._begin_session()
         self._confirmed_at = self._quiet_at = self._sent_at
         self._beat_at = self._now  # the wait for the share has used up a part of the lease
         self._changing(self._settings.heartbeat_interval)
@@ -258,51 +242,27 @@ class CoordinatedMember(BrokerMember):
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member_id = ""
 
-    def _on_failed(self, event: e.Failed) -> None:
-        if event.ticket == self._beating:
-            self._beating = 0
-            self._beat_at = self._now + self._pause()
-        elif event.ticket == self._reading:
-            self._reading = 0
-            self._refresh_at = self._retry_at = self._now + self._pause()
-        elif event.ticket == self._waiting:
-            self._waiting = 0
-            self._back_off()
-            if self._phase in (Phase.JOINING, Phase.SYNCING):
-                self._move(Cause.OUT)
-            elif self._phase is Phase.LEAVING and self._leaves >= self._settings.leave_attempts:
-                self._move(Cause.GONE)
-
-    def _on_empty(self, event: e.Drained | e.Abandoned) -> None:
-        if event.ticket == self._waiting and self._phase in (Phase.DRAINING, Phase.ABANDONING):
-            self._give_up_generation()
+    def _on_drained(self, event: e.Drained) -> None:
+        if event.ticket == self._waiting and self._phase is Phase.DRAINING:
+            self._end_session()
             self._move(Cause.EMPTY)
-
-    def _on_left(self, event: e.Left) -> None:
-        if event.ticket == self._waiting and self._phase is Phase.LEAVING:
-            self._move(Cause.GONE)
 
     _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]] = {
         **BrokerMember.common_handlers,
         e.SubscriptionChanged: _on_subscription_changed,
-        e.LeaseExpired: _on_lease_expired,
         e.OwnershipLost: _on_ownership_lost,
         e.TopicsRead: _on_topics_read,
         e.Joined: _on_joined,
         e.Synced: _on_synced,
         e.Confirmed: _on_confirmed,
         e.Refused: _on_refused,
-        e.Failed: _on_failed,
-        e.Drained: _on_empty,
-        e.Abandoned: _on_empty,
-        e.Left: _on_left,
+        e.Drained: _on_drained,
     }
 
     # ---- Actions that the states allow ----------------------------------------------------------------------------
 
     def _proceed(self) -> None:
-        if self._flowing and self._holds and self._now >= self.lease_until:
-            self._lose()
+        self._lose_if_late()
         if self._phase is Phase.OUTSIDE:
             self._proceed_outside()
         elif self._phase is Phase.ASSIGNING and not self._waiting and self._now >= self._retry_at:
@@ -310,10 +270,9 @@ class CoordinatedMember(BrokerMember):
             self._actions.append(e.ReadTopics(self._waiting, self._member_subscriptions.topics))
         elif self._phase is Phase.STABLE:
             self._proceed_stable()
-        if self._phase in _BEATING:
+        if self._phase in MEMBER:
             self._beat()
-        if self._phase is Phase.LEAVING:
-            self._proceed_leaving()
+        self._proceed_leaving()
         self._set_timer()
 
     def _proceed_outside(self) -> None:
@@ -344,50 +303,21 @@ class CoordinatedMember(BrokerMember):
             others = self._member_subscriptions.topics  # none unless we lead
             self._read_topics(None if filtered else tuple(sorted({*self._topics, *others})))
 
-    def _proceed_leaving(self) -> None:
-        if self._waiting or self._now < self._retry_at:
-            return
-        # A static member's place is kept; a member without an id never was one.
-        if self.instance_id is not None or not self.member_id:
-            self._move(Cause.GONE)
-            return
-        self._leaves += 1
-        self._waiting = self._ticket()
-        self._actions.append(e.Leave(self._waiting, self.member_id))
-
     def _beat(self) -> None:
         if not self._beating and self._now >= self._beat_at:
             self._beating = self._ticket()
             self._beat_sent_at = self._now
             self._actions.append(e.Heartbeat(self._beating, self.generation, self.member_id))
 
-    def _set_timer(self) -> None:
-        times: list[float] = []
-        beats = self._phase in _BEATING
-        if beats and not self._beating:
-            times.append(self._beat_at)
-        if beats and self._flowing:
-            times.append(self.lease_until)
-        if self._phase is Phase.STABLE and not self._reading:
-            times.append(self._refresh_at)
-        if self._phase in (Phase.OUTSIDE, Phase.ASSIGNING, Phase.LEAVING) and not (self._waiting or self._reading):
-            times.append(self._retry_at)
-        if self._phase is Phase.LEFT:
-            self._actions.append(e.Finished())
-        else:
-            self._wake_at(times)
-
     # ---- Parts ------------------------------------------------------------------------------------------------------
 
     @property
-    def _holds(self) -> bool:
-        return self._phase in _BEATING
+    def _holding(self) -> bool:
+        return self._flowing
 
-    def _move(self, cause: Cause) -> None:
-        self._phase = follow(PHASES, self._phase, cause)
-        self._waiting = 0
-        if self._phase is Phase.LEAVING:
-            self._retry_at = self._now
+    def _leave_epoch(self) -> int | None:
+        # A static member's place is kept; a member without an id never was one.
+        return -1 if self.instance_id is None and self.member_id else None
 
     def _retry_at_once(self) -> None:
         """Retry at once for the first refusals, because the other members wait for us."""
@@ -408,7 +338,7 @@ class CoordinatedMember(BrokerMember):
         self._topics = wanted
         if self._phase is Phase.STABLE:
             counts = {topic: count for topic in self._member_subscriptions.topics if (count := partitions.get(topic))}
-            if changed or (self._leads and counts != self._partition_counts):
+            if changed or (self.leads and counts != self._partition_counts):
                 self._drain(Cause.REJOIN)
 
     def _drain(self, cause: Cause) -> None:
@@ -417,13 +347,7 @@ class CoordinatedMember(BrokerMember):
         self._waiting = self._ticket()
         self._actions.append(e.Drain(self._waiting, self._drain_until()))
 
-    def _lose(self) -> None:
-        self._move(Cause.LOST)
-        self._give_up_generation()
-        self._waiting = self._ticket()
-        self._actions.append(e.Abandon(self._waiting))
-
-    def _give_up_generation(self) -> None:
+    def _end_session(self) -> None:
         self.session_id = 0
         self._assigned = ()
         self._flowing = False

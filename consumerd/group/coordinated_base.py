@@ -1,19 +1,20 @@
 """The part that both machines of a membership that a broker coordinates have in common.
 
-Strategy: what does not depend on the group's protocol: the subscription and the topics that match it, tickets, pauses
-after failures, and the lease. The machines are `consumerd.group.coordinated` (the classic protocol) and
-`consumerd.group.consumer_protocol`.
+Strategy: what does not depend on the group's protocol: the phase, the subscription and the topics that match it,
+tickets, pauses after failures, the lease and its loss, and leaving. The machines are `consumerd.group.coordinated` (the
+classic protocol) and `consumerd.group.consumer_protocol`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import coordinated_events as e
-from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.group.coordinated_tables import FOLLOWING, MEMBER, Cause, CoordinationSettings, Phase
+from consumerd.group.membership_tables import follow
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import StaticSubscription, Subscription
 from consumerd.wire.v08.subscription import NO_GENERATION
@@ -33,9 +34,11 @@ class BrokerMember:
     """
 
     _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]]
+    _phases: ClassVar[dict[tuple[Phase, Cause], Phase]]
 
     def __init__(self, subscription: Subscription, settings: CoordinationSettings) -> None:
         self._settings = settings
+        self._phase = Phase.OUTSIDE
         self._now = 0.0
         self._actions: list[e.Action] = []
         self._tickets = 0
@@ -46,6 +49,8 @@ class BrokerMember:
         self.instance_id = settings.instance_id
         #: The group's generation; with the consumer protocol the member's epoch.
         self.generation = NO_GENERATION
+        #: Whether this member is the leader, which assigns the partitions of this generation.
+        self.leads = False
         self._sessions = 0
         #: A number for the time in which our partitions are ours without a break; never used again. 0 for none.
         self.session_id = 0
@@ -65,11 +70,6 @@ class BrokerMember:
         self._subscribe(subscription)
 
     # ---- State for other rooms --------------------------------------------------------------------------------------
-
-    @property
-    def leads(self) -> bool:
-        """Whether this member is the leader, which assigns the partitions of this generation."""
-        return False
 
     @property
     def assigned(self) -> tuple[TopicPartition, ...]:
@@ -92,7 +92,7 @@ class BrokerMember:
 
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         """Return the actions for `event` at the time `now` (seconds, monotonic)."""
-        if self._has_left:
+        if self._phase is Phase.LEFT:
             return []
         self._now = now
         self._handlers[type(event)](self, event)
@@ -100,16 +100,25 @@ class BrokerMember:
         actions, self._actions = self._actions, []
         return actions
 
-    @property
-    def _has_left(self) -> bool:
-        raise NotImplementedError
-
     def _proceed(self) -> None:
         """Begin everything that the state allows."""
         raise NotImplementedError
 
     def _stop(self) -> None:
         """Begin to leave."""
+        raise NotImplementedError
+
+    @property
+    def _holding(self) -> bool:
+        """Whether partitions of ours flow, or are being drained."""
+        raise NotImplementedError
+
+    def _end_session(self) -> None:
+        """Forget what was ours: nothing is held any more, or it is being abandoned."""
+        raise NotImplementedError
+
+    def _leave_epoch(self) -> int | None:
+        """The epoch with which a member leaves; None where there is nothing to tell the coordinator."""
         raise NotImplementedError
 
     def _on_started(self, _: e.Started) -> None:
@@ -121,13 +130,80 @@ class BrokerMember:
     def _on_stop(self, _: e.StopRequested) -> None:
         self._stop()
 
+    def _on_lease_expired(self, event: e.LeaseExpired) -> None:
+        # If nothing is held, a heartbeat shows whether we are a member.
+        if self._holding and event.session_id == self.session_id and self._phase in MEMBER:
+            self._lose()
+
+    def _on_failed(self, event: e.Failed) -> None:
+        if event.ticket == self._beating:
+            self._beating = 0
+            self._beat_at = self._now + self._pause()
+            if self._phase is Phase.JOINING:
+                self._retry_at = self._beat_at
+                self._move(Cause.OUT)
+        elif event.ticket == self._reading:
+            self._reading = 0
+            self._refresh_at = self._retry_at = self._now + self._pause()
+        elif event.ticket == self._waiting:
+            self._waiting = 0
+            self._back_off()
+            if self._phase in (Phase.JOINING, Phase.SYNCING):
+                self._move(Cause.OUT)
+            elif self._phase is Phase.LEAVING and self._leaves >= self._settings.leave_attempts:
+                self._move(Cause.GONE)
+
+    def _on_abandoned(self, event: e.Abandoned) -> None:
+        if event.ticket == self._waiting and self._phase is Phase.ABANDONING:
+            self._move(Cause.EMPTY)
+
+    def _on_left(self, event: e.Left) -> None:
+        if event.ticket == self._waiting and self._phase is Phase.LEAVING:
+            self._move(Cause.GONE)
+
     common_handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]] = {
         e.Started: _on_started,
         e.TimerFired: _on_timer_fired,
         e.StopRequested: _on_stop,
+        e.LeaseExpired: _on_lease_expired,
+        e.Failed: _on_failed,
+        e.Abandoned: _on_abandoned,
+        e.Left: _on_left,
     }
 
     # ---- Parts ------------------------------------------------------------------------------------------------------
+
+    def _move(self, cause: Cause) -> None:
+        self._phase = follow(self._phases, self._phase, cause)
+        self._waiting = 0
+        if self._phase is Phase.LEAVING:
+            self._retry_at = self._now
+
+    def _begin_session(self) -> None:
+        self._sessions += 1
+        self.session_id = self._sessions
+
+    def _lose(self) -> None:
+        self._move(Cause.LOST)
+        self._end_session()
+        self._waiting = self._ticket()
+        self._actions.append(e.Abandon(self._waiting))
+
+    def _lose_if_late(self) -> None:
+        """Abandon what is held when the lease is over."""
+        if self._holding and self._phase in MEMBER and self._now >= self.lease_until:
+            self._lose()
+
+    def _proceed_leaving(self) -> None:
+        if self._phase is not Phase.LEAVING or self._waiting or self._now < self._retry_at:
+            return
+        epoch = self._leave_epoch()
+        if epoch is None:
+            self._move(Cause.GONE)
+            return
+        self._leaves += 1
+        self._waiting = self._ticket()
+        self._actions.append(e.Leave(self._waiting, self.member_id, epoch))
 
     def _ticket(self) -> int:
         self._tickets += 1
@@ -145,8 +221,21 @@ class BrokerMember:
         self._actions.append(e.Refuse(code))
         self._stop()
 
-    def _wake_at(self, times: Iterable[float]) -> None:
-        """Set the timer to the first of these times."""
+    def _set_timer(self) -> None:
+        """Set the timer to the first of the times at which there is something to do; finish a member that has left."""
+        if self._phase is Phase.LEFT:
+            self._actions.append(e.Finished())
+            return
+        times: list[float] = []
+        if self._phase in MEMBER:
+            if not self._beating:
+                times.append(self._beat_at)
+            if self._holding:
+                times.append(self.lease_until)
+        if self._phase in FOLLOWING and not self._reading:
+            times.append(self._refresh_at)
+        if self._phase in (Phase.OUTSIDE, Phase.ASSIGNING, Phase.LEAVING) and not (self._waiting or self._reading):
+            times.append(self._retry_at)
         if (at := min(times, default=NEVER)) < NEVER and at != self._timer_at:
             self._timer_at = at
             self._actions.append(e.SetTimer(at))

@@ -44,7 +44,7 @@ from consumerd.group.membership_tables import MembershipSettings
 
 
 class Phase(Enum):
-    """The phase of a member."""
+    """The phase of a member, of either protocol."""
 
     #: Nothing is held and nothing under way, except perhaps a topic refresh; joining is next.
     OUTSIDE = "outside"
@@ -52,8 +52,12 @@ class Phase(Enum):
     #: We lead, and read the topics to assign.
     ASSIGNING = "assigning"
     SYNCING = "syncing"
-    #: We have our share, and send heartbeats.
+    #: We have our share, or what is assigned flows as soon as its topic is known; we send heartbeats.
     STABLE = "stable"
+    #: Handlers finish what they hold of partitions that the coordinator has revoked.
+    RECONCILING = "reconciling"
+    #: Those are released; the coordinator does not know it yet.
+    ACKNOWLEDGING = "acknowledging"
     #: Handlers finish what they hold, to join again or to leave. We are still a member, and send heartbeats.
     DRAINING = "draining"
     #: Handlers are being cancelled; we are not a member.
@@ -71,9 +75,15 @@ class Cause(Enum):
     LEAD = "lead"
     ASSIGNED = "assigned"
     SYNCED = "synced"
+    #: By the consumer protocol: we are a member.
+    JOINED = "joined"
+    #: An answer does not name a partition that is held.
+    REVOKED = "revoked"
+    RELEASED = "released"
+    ACKNOWLEDGED = "acknowledged"
     #: Join again: a rebalance, or topics that changed.
     REJOIN = "rejoin"
-    #: We are not a member of this generation (any more), or that is unknown; nothing flows.
+    #: We are not a member (any more), or that is unknown; nothing flows.
     OUT = "out"
     #: The same, while something flows.
     LOST = "lost"
@@ -103,6 +113,11 @@ PHASES: dict[tuple[Phase, Cause], Phase] = {
     (Phase.SYNCING, Cause.STOP): Phase.LEAVING,
     (Phase.LEAVING, Cause.GONE): Phase.LEFT,
 }
+
+#: The phases of a member that sends heartbeats.
+MEMBER = frozenset({Phase.STABLE, Phase.RECONCILING, Phase.ACKNOWLEDGING, Phase.DRAINING})
+#: Those in which it follows what the coordinator assigns.
+FOLLOWING = MEMBER - {Phase.DRAINING}
 
 
 #: The assignors of `consumerd.group.assignors` that a leader can use.

@@ -113,8 +113,8 @@ def test_functions_fit_on_a_screen() -> None:
 #: Why two classes have a name on purpose, and the names.
 SAME_NAMES = {
     "one for each dialect, in the folders v07 and v08": {"ErrorCode", "Route", "Sender"},
-    "the membership machines have the same events, actions, phases and causes, read as `events.Drain`": {
-        "Abandon", "Abandoned", "Cause", "Drain", "Drained", "OwnershipLost", "Phase", "StartConsuming",
+    "the membership machines have the same events, actions and phases, read as `events.Drain`": {
+        "Abandon", "Abandoned", "Drain", "Drained", "OwnershipLost", "Phase", "StartConsuming",
     },
 }  # fmt: skip
 
