@@ -12,7 +12,7 @@ import struct
 from collections.abc import Generator
 from enum import IntEnum
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from isal import isal_zlib
 
@@ -66,6 +66,19 @@ _INT32 = struct.Struct(">i")
 _GZIP_TRAILER = struct.Struct("<II")
 
 
+_Result = TypeVar("_Result")
+
+
+def at_once(steps: Generator[None, None, _Result]) -> _Result:
+    """The result of a computation in steps, without a break between them."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
+
+
 def compress(codec: Codec, data: bytes) -> bytes:
     """Compress the bytes of a message set for the payload of a wrapper. `Codec.NONE` returns them as they are."""
     if codec is Codec.GZIP:
@@ -92,22 +105,24 @@ def decompress(codec: Codec, data: bytes, *, limit: int) -> bytes:
 class DecompressionAllowance:
     """The remaining allowance of one message, nested ones included, and the work of the present step.
 
-    `bytes`: of the decompressed data; `pieces`: gzip members and snappy blocks to be opened for them.
+    `bytes`: of the decompressed data; `pieces`: gzip members and snappy blocks to be opened for them; `what`: what is
+    decompressed, for the error.
     """
 
-    __slots__ = ("bytes", "done", "pieces", "total")
+    __slots__ = ("bytes", "done", "pieces", "total", "what")
 
-    def __init__(self, limit: int, pieces: int) -> None:
+    def __init__(self, limit: int, pieces: int, what: str = "compressed message") -> None:
         self.total = self.bytes = limit
         self.pieces = pieces
         self.done = 0
+        self.what = what
 
     def take(self, size: int) -> None:
         """Spend bytes. Raises TooLargeError."""
         self.bytes -= size
         self.done += size >> 3
         if self.bytes < 0:
-            raise _too_large("compressed message", self.total)
+            raise _too_large(self.what, self.total)
 
     def open(self) -> None:
         """Spend a piece. Raises TooLargeError."""
@@ -194,56 +209,19 @@ def _gzip(data: bytes) -> bytes:
 
 def _gunzip(data: bytes, limit: int) -> bytes:
     """Inflate all members. Bytes after the last one that do not start another are ignored, as the JVM does."""
-    first, rest = _inflate(data, limit, limit)
-    if not rest.startswith(_MEMBER_START):
-        return first
-    pieces = [first]
-    left = limit - len(first)
-    start = len(data) - len(rest)
-    for _ in range(MAX_GZIP_MEMBERS - 1):
-        piece, used = _inflate_member(data, start, left, limit)
-        pieces.append(piece)
-        left -= len(piece)
-        start += used
-        if not data.startswith(_MEMBER_START, start):
-            return b"".join(pieces)
-    raise DecompressionError(f"the gzip payload has more than {MAX_GZIP_MEMBERS} members")
-
-
-def _inflate(data: bytes, left: int, limit: int) -> tuple[bytes, bytes]:
-    """One whole member at the start of `data`: what it holds, and the bytes after it."""
     inflater = isal_zlib.decompressobj(16 + isal_zlib.MAX_WBITS)
     try:
-        piece = inflater.decompress(data, left + 1)
+        piece: bytes = inflater.decompress(data, limit + 1)
     except _IsalError as error:
         raise DecompressionError(f"the gzip payload is damaged: {error}") from error
-    if len(piece) > left:
+    if len(piece) > limit:
         raise _too_large("gzip payload", limit)
     if not inflater.eof:
         raise DecompressionError("the gzip payload is truncated")
-    return piece, inflater.unused_data
-
-
-def _inflate_member(data: bytes, start: int, left: int, limit: int) -> tuple[bytes, int]:
-    """A member at `start`: what it holds and its size. Fed in growing windows, so that short members cost little."""
-    inflater = isal_zlib.decompressobj(16 + isal_zlib.MAX_WBITS)
-    pieces: list[bytes] = []
-    position, window = start, 1024
-    while not inflater.eof:
-        fed = data[position : position + window]
-        if not fed:
-            raise DecompressionError("the gzip payload is truncated")
-        try:
-            piece = inflater.decompress(fed, left + 1)
-        except _IsalError as error:
-            raise DecompressionError(f"the gzip payload is damaged: {error}") from error
-        if len(piece) > left:
-            raise _too_large("gzip payload", limit)
-        pieces.append(piece)
-        left -= len(piece)
-        position += len(fed)
-        window *= 2
-    return b"".join(pieces), position - len(inflater.unused_data) - start
+    if not inflater.unused_data.startswith(_MEMBER_START):
+        return piece
+    allowance = DecompressionAllowance(limit, MAX_GZIP_MEMBERS, "gzip payload")
+    return bytes(at_once(decompress_steps(Codec.GZIP, data, allowance)))
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import Unpack
 from consumerd.base.native import NativeCodec, NativeLimits
 from consumerd.base.native import codec as native_codec
 from consumerd.wire.batch import BatchEnd, BatchEnding, memory_of
-from consumerd.wire.compression import Codec
+from consumerd.wire.compression import Codec, at_once
 from consumerd.wire.errors import CorruptMessageError, TooLargeError
 from consumerd.wire.v07.batch import MessageBatch, MessageRun
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
@@ -43,13 +43,7 @@ def decode_batch(
     Never raises for bad bytes: it stops there and says so. The batch keeps `data` alive only where its `memory_bytes`
     cover that. Sources: spec 000 (Message, Fetch), golden notes 1 and 2.
     """
-    steps = decode_steps(data, offset, limits=limits)
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        batch: MessageBatch = end.value
-        return batch
+    return at_once(decode_steps(data, offset, limits=limits))
 
 
 def decode_steps(

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from typing import NamedTuple
 
 from consumerd.base.native import codec as native_codec
-from consumerd.wire.compression import STEP, Codec
+from consumerd.wire.compression import STEP, Codec, at_once
 from consumerd.wire.errors import CorruptMessageError, OversizeMessageError
 from consumerd.wire.v07.constants import PRODUCE_LIMITS, DecodeLimits
 from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, read_outer
@@ -45,13 +45,7 @@ def check_produced_set(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) ->
     keeps the connection), whichever it would meet first. An empty set, or up to 3 stray bytes, passes with 0 valid
     bytes.
     """
-    steps = check_steps(data, limits=limits)
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        checked: CheckedSet = end.value
-        return checked
+    return at_once(check_steps(data, limits=limits))
 
 
 def check_steps(data: bytes, *, limits: DecodeLimits = PRODUCE_LIMITS) -> Generator[None, None, CheckedSet]:

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, Self, cast
 
 from consumerd.base.native import codec as native_codec
+from consumerd.wire.compression import at_once
 from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07.constants import RequestType
 
@@ -189,16 +190,8 @@ def decode_request(body: bytes | memoryview) -> Request:
     unknown type, a cut-off body, a null topic, or a negative count or set size: for all of these a real broker closes
     the connection (golden notes, 1).
     """
-    steps = decode_request_steps(body)
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return _owned(end.value)
-
-
-def _owned(request: Request) -> Request:
-    """Return the request with message sets that are bytes, not parts of a buffer."""
+    request = at_once(decode_request_steps(body))
+    # Message sets are to be bytes, not parts of a buffer.
     if isinstance(request, MultiProduceRequest):
         return MultiProduceRequest(tuple(_owned_entry(entry) for entry in request.produces))
     return _owned_entry(request) if isinstance(request, ProduceRequest) else request

@@ -12,8 +12,16 @@ pieces.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
-from consumerd.wire.compression import Codec, DecompressionAllowance, decompress, decompress_steps, most_pieces
+from consumerd.wire.compression import (
+    Codec,
+    DecompressionAllowance,
+    at_once,
+    decompress,
+    decompress_steps,
+    most_pieces,
+)
 from consumerd.wire.errors import CorruptMessageError
 from consumerd.wire.v07.constants import DEFAULT_LIMITS, DecodeLimits
 from consumerd.wire.v07.outer import MessageSetTail, OuterMessage, read_outer
@@ -37,40 +45,11 @@ def unwrap(codec: Codec, payload: bytes, *, limits: DecodeLimits = DEFAULT_LIMIT
 
     Raises CorruptMessageError (DecompressionError among it).
     """
-    leaves: list[bytes] = []
     data = decompress(codec, payload, limit=limits.max_decompressed_bytes)
     allowance = allowance_of(payload, limits)
     allowance.take(len(data))
-    _flatten(data, leaves, 1, allowance, limits.max_depth)
+    leaves = list(chain.from_iterable(_pieces(data, 1, allowance, limits.max_depth, len(data))))
     return leaves, allowance.total - allowance.bytes
-
-
-def _flatten(data: bytes, leaves: list[bytes], depth: int, allowance: DecompressionAllowance, max_depth: int) -> None:
-    """Append the leaves of a wrapper's set at `depth` to `leaves`."""
-    position, end, append = 0, len(data), leaves.append
-    while position < end:
-        position = walk(data, position, append, LAYOUTS[1])
-        item = inner_message(data, position)
-        if item is None:
-            break
-        if item.codec is Codec.NONE:
-            append(item.payload)
-        else:
-            assert item.codec is not None
-            if depth >= max_depth:
-                raise CorruptMessageError(f"compressed messages are nested deeper than {max_depth}")
-            _flatten(_opened(item.codec, item.payload, allowance), leaves, depth + 1, allowance, max_depth)
-        position = item.next_offset
-
-
-def _opened(codec: Codec, payload: bytes, allowance: DecompressionAllowance) -> bytes:
-    """The set of a wrapper inside of a wrapper."""
-    steps = decompress_steps(codec, payload, allowance)
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return bytes(end.value)
 
 
 def inner_message(data: bytes | memoryview, position: int) -> OuterMessage | None:
@@ -101,13 +80,13 @@ def unwrap_pieces(
     allowance = allowance_of(payload, limits)
     last: list[bytes] = []
     count = 0
-    for piece in _open_pieces(codec, payload, 1, allowance, limits.max_depth, piece_bytes):
+    for piece in _open_pieces(codec, payload, allowance, limits, piece_bytes):
         last = piece
         count += 1
     expanded = allowance.total - allowance.bytes
     if count <= 1:
         return iter((last,)), expanded
-    return _open_pieces(codec, payload, 1, allowance_of(payload, limits), limits.max_depth, piece_bytes), expanded
+    return _open_pieces(codec, payload, allowance_of(payload, limits), limits, piece_bytes), expanded
 
 
 def allowance_of(payload: bytes, limits: DecodeLimits) -> DecompressionAllowance:
@@ -116,12 +95,21 @@ def allowance_of(payload: bytes, limits: DecodeLimits) -> DecompressionAllowance
 
 
 def _open_pieces(
-    codec: Codec, payload: bytes, depth: int, allowance: DecompressionAllowance, max_depth: int, piece_bytes: int
+    codec: Codec, payload: bytes, allowance: DecompressionAllowance, limits: DecodeLimits, piece_bytes: int
 ) -> Iterator[list[bytes]]:
-    """As `_flatten`, but yield the leaves."""
-    if depth > max_depth:
-        raise CorruptMessageError(f"compressed messages are nested deeper than {max_depth}")
     data = _opened(codec, payload, allowance)
+    return _pieces(data, 1, allowance, limits.max_depth, piece_bytes)
+
+
+def _opened(codec: Codec, payload: bytes, allowance: DecompressionAllowance) -> bytes:
+    """The set of a wrapper."""
+    return bytes(at_once(decompress_steps(codec, payload, allowance)))
+
+
+def _pieces(
+    data: bytes, depth: int, allowance: DecompressionAllowance, max_depth: int, piece_bytes: int
+) -> Iterator[list[bytes]]:
+    """The leaves of a wrapper's set at `depth`, in lists."""
     position, end, view = 0, len(data), memoryview(data)
     leaves: list[bytes] = []
     handed_out = 0
@@ -134,10 +122,14 @@ def _open_pieces(
             leaves.append(item.payload)
         else:
             assert item.codec is not None
+            if depth >= max_depth:
+                raise CorruptMessageError(f"compressed messages are nested deeper than {max_depth}")
             if leaves:
                 yield leaves
                 leaves = []
-            yield from _open_pieces(item.codec, item.payload, depth + 1, allowance, max_depth, piece_bytes)
+            yield from _pieces(
+                _opened(item.codec, item.payload, allowance), depth + 1, allowance, max_depth, piece_bytes
+            )
         position = item.next_offset
         if leaves and position - handed_out >= piece_bytes:
             yield leaves
