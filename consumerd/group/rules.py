@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.group.assignment import Assignment, assign_topic
@@ -30,60 +30,28 @@ Topics: TypeAlias = "Mapping[str, Mapping[int, Collection[int]]]"
 Assignor: TypeAlias = Literal["range", "roundrobin"]
 
 
-class GroupRules(Protocol):
-    """One dialect of a group."""
-
-    @property
-    def nudge_value(self) -> bytes:
-        """The data of a nudge's dummy id."""
-        ...
-
-    @property
-    def assigns_together(self) -> bool:
-        """Whether the owners of a topic's partitions depend on the other topics."""
-        ...
-
-    def format(self, subscription: Subscription, wall_ms: int) -> str:
-        """Return the value of our own id node. `wall_ms`: milliseconds since the epoch."""
-        ...
-
-    def parse(self, data: bytes | str | None) -> Subscription:
-        """Read a member's node. Raises DialectError for the other dialect's, else RegistryError."""
-        ...
-
-    def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
-        """Return the streams for `topic` of a member with a filter. Raises RegistryError as the filter does."""
-        ...
-
-    def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
-        """Return the owner of each partition, from the subscription of each member."""
-        ...
-
-    def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
-        """Return why JVM members may refuse to continue with these members, as a sentence; None if they do not."""
-        ...
-
-
 class V07Rules:
     """Kafka 0.7: sorted chunks of each topic's partitions, by name."""
 
+    #: The data of a nudge's dummy id.
     nudge_value: Final = NUDGE_VALUE
+    #: Whether the owners of a topic's partitions depend on the other topics.
     assigns_together: Final = False
 
     def format(self, subscription: Subscription, wall_ms: int) -> str:
-        """Return `{ "t": 1 }` or `*1*regex`."""
+        """Return the value of our own id node: `{ "t": 1 }` or `*1*regex`. `wall_ms`: milliseconds since the epoch."""
         return subscription.format()
 
     def parse(self, data: bytes | str | None) -> Subscription:
-        """Read a member's node."""
+        """Read a member's node. Raises DialectError for the other dialect's, else RegistryError."""
         return parse_subscription(data)
 
     def streams_for(self, subscription: FilterSubscription, topic: str) -> int:
-        """Return the filter's streams."""
+        """Return the streams for `topic` of a member with a filter. Raises RegistryError as the filter does."""
         return subscription.streams_for(topic)
 
     def owners(self, topics: Topics, members: Mapping[str, Wanted]) -> Assignment:
-        """Assign each topic by itself."""
+        """Return the owner of each partition, from the subscription of each member; each topic by itself."""
         owners: Assignment = {}
         for topic, brokers in topics.items():
             partitions = [TopicPartition(topic, broker, n) for broker, numbers in brokers.items() for n in numbers]
@@ -92,7 +60,7 @@ class V07Rules:
         return owners
 
     def incompatibility(self, topics: Topics, members: Mapping[str, Wanted]) -> str | None:
-        """Return None: there is no such case."""
+        """Return why JVM members may refuse to continue with these members, as a sentence: there is no such case."""
         return None
 
 
@@ -143,6 +111,10 @@ class V08Rules:
             "members subscribe to different topics or numbers of streams: with the roundrobin assignor, old consumers "
             "before 0.10.2 refuse to rebalance"
         )
+
+
+#: One dialect of a group: both have the same attributes and methods.
+GroupRules: TypeAlias = V07Rules | V08Rules
 
 
 def topics_to_read(
