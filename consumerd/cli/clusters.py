@@ -48,41 +48,36 @@ def with_groups(
     `groups`: what the work is about; `hint`: the dialect if it is not known. Raises as `with_session`, ConfigError,
     BrokerError, and what the work raises.
     """
-    if cluster.bootstrap:
-        from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
 
-        return run_with_client(cluster, lambda client: work(BrokerGroups(client)), broker_timeout=broker_timeout)
-
-    async def on_zookeeper(session: Session) -> _T:
-        async with groups_in_zookeeper(session, cluster, groups, broker_timeout, hint) as source:
+    async def main() -> _T:
+        await require_names(cluster.bootstrap)
+        async with open_groups(cluster, groups, broker_timeout, hint) as source:
             return await work(source)
 
-    return cluster.run(on_zookeeper)
+    return run_tool(main())
 
 
 @asynccontextmanager
-async def open_groups(cluster: ClusterAddress, group: str, broker_timeout: float) -> AsyncIterator[GroupSource]:
-    """The groups of a cluster, of which `group` is one, for work on several clusters. Raises as `with_groups`."""
-    from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
-
+async def open_groups(
+    cluster: ClusterAddress, groups: Sequence[str], broker_timeout: float, hint: Dialect | None = None
+) -> AsyncIterator[GroupSource]:
+    """The groups of a cluster, for work on several clusters. Parameters and errors as of `with_groups`."""
     if cluster.bootstrap:
+        from consumerd.operate.admin.v08.broker_groups import BrokerGroups  # noqa: PLC0415
+
         async with make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout) as client:
             yield BrokerGroups(client)
         return
     async with (
         open_session(cluster.connect, cluster.timeout, cluster.section) as session,
-        groups_in_zookeeper(session, cluster, [group], broker_timeout) as source,
+        _groups_in_zookeeper(session, cluster, groups, broker_timeout, hint) as source,
     ):
         yield source
 
 
 @asynccontextmanager
-async def groups_in_zookeeper(
-    session: Session,
-    cluster: ClusterAddress,
-    groups: Sequence[str],
-    broker_timeout: float,
-    hint: Dialect | None = None,
+async def _groups_in_zookeeper(
+    session: Session, cluster: ClusterAddress, groups: Sequence[str], broker_timeout: float, hint: Dialect | None
 ) -> AsyncIterator[GroupSource]:
     """The groups of the dialect that `session` shows, with the logs of the brokers that are registered, if any is."""
     from consumerd.net.client.errors import NoBrokerReachedError  # noqa: PLC0415
@@ -100,19 +95,6 @@ async def groups_in_zookeeper(
         reason = str(error)
     async with client or nullcontext():
         yield ZooKeeperGroups(session, V08BrokerLogs(client, reason))
-
-
-def run_with_client(
-    cluster: ClusterAddress, work: Callable[[ClusterClient], Awaitable[_T]], *, broker_timeout: float = BROKER_TIMEOUT
-) -> _T:
-    """Run `work` with a client of the brokers of `cluster`."""
-
-    async def main() -> _T:
-        await require_names(cluster.bootstrap)
-        async with make_client(cluster.bootstrap, cluster.config, broker_timeout, cluster.timeout) as client:
-            return await work(client)
-
-    return run_tool(main())
 
 
 async def require_names(addresses: Sequence[tuple[str, int]]) -> None:

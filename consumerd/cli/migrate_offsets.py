@@ -108,8 +108,8 @@ async def _move(
     from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
 
     async with (
-        open_groups(origin, request.group, how.broker_timeout) as old,
-        open_groups(target, request.to_group, how.broker_timeout) as new,
+        open_groups(origin, [request.group], how.broker_timeout) as old,
+        open_groups(target, [request.to_group], how.broker_timeout) as new,
     ):
         if not isinstance(new, V08GroupSource):
             raise ConfigError(
