@@ -57,9 +57,7 @@ def decode(
     Byte strings, ids and message sets are hex in the JSON. The exit code is 2 for wrong options or invalid hex, and 6
     if the bytes are not such a message.
     """
-    from consumerd.cli.wire_forms import decode_form  # noqa: PLC0415  # `--help` needs no schemas
-    from consumerd.cli.wire_v07 import v07_decoder  # noqa: PLC0415
-    from consumerd.cli.wire_v08 import v08_decoder  # noqa: PLC0415
+    from consumerd.cli.wire_decoders import decode_form, v07_decoder, v08_decoder  # noqa: PLC0415  # `--help` needs no schemas
 
     if is_request is None:
         raise click.UsageError("give --request or --response")

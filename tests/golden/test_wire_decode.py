@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from consumerd.cli.wire_forms import decode_form
-from consumerd.cli.wire_v07 import v07_decoder
-from consumerd.cli.wire_v08 import v08_decoder
+from consumerd.cli.wire_decoders import decode_form, v07_decoder, v08_decoder
 from consumerd.wire import FrameError
 from consumerd.wire.v07 import RequestType
 
