@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -202,6 +202,11 @@ def show_report(report: ArchiveReport | ExportReport) -> None:
     rows = [list(partition_json(partition).values()) for partition in report.partitions]
     show_rows(["partition", *columns], rows, kind="partition")
     show_findings(report.findings())
+
+
+def show_totals(totals: Mapping[str, int]) -> None:
+    """A row with the totals, by their names."""
+    show_rows([f">{name}" for name in totals], [list(totals.values())], kind="total")
 
 
 def show_findings(findings: Iterable[ArchiveFinding]) -> None:

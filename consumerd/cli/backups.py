@@ -11,17 +11,13 @@ from pathlib import Path
 import click
 
 from consumerd.base.partition import TopicPartition
-from consumerd.cli.config_option import Decorated
 
-
-def backup_option(function: Decorated) -> Decorated:
-    """`--backup` (parameter `backup`, a path or None)."""
-    return click.option(
-        "--backup",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="File for the previous offsets; it must not exist. [default: offsets-GROUP-TIME.json in this directory]",
-    )(function)
+backup_option = click.option(
+    "--backup",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File for the previous offsets; it must not exist. [default: offsets-GROUP-TIME.json in this directory]",
+)
 
 
 def backup_path(groups: Sequence[str]) -> Path:

@@ -11,7 +11,7 @@ import click
 
 from consumerd.base.errors import ConfigError, ConsumerdError
 from consumerd.cli.config_option import config_option
-from consumerd.cli.numbers import PositiveFloat
+from consumerd.cli.numbers import seconds_option
 from consumerd.cli.tables import printable, styled
 
 if TYPE_CHECKING:
@@ -30,14 +30,7 @@ Examples:
 @click.option(
     "--online", is_flag=True, help="Look at the servers, topics, permissions, limits and the handler's receiver, too."
 )
-@click.option(
-    "--timeout",
-    type=PositiveFloat(),
-    default=5.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --online: how long each look may take.",
-)
+@seconds_option("--timeout", 5.0, "With --online: how long each look may take.")
 def command(path: Path, online: bool, timeout: float) -> None:
     """Validate a configuration: keys and values, topics and filters, credentials, and that the handler loads.
 

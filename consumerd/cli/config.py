@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from consumerd.cli.config_option import config_option
+from consumerd.cli.config_option import config_option, json_option
 from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.tables import show_rows
 
@@ -126,7 +126,7 @@ def _topic(text: str) -> tuple[str, int]:
 @command.command("show", epilog=SHOW_EXAMPLES)
 @config_option()
 @click.option("--origin", is_flag=True, help="Show where each value comes from: default, file or environment.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object of tables.")
+@json_option("Print one JSON object of tables.")
 def show(path: Path, origin: bool, as_json: bool) -> None:
     """Show the values that `consumerd run` would use, defaults and environment included.
 

@@ -36,6 +36,11 @@ def servers_option(*flags: str, about: str, required: bool = False) -> Callable[
     return click.option(*flags, multiple=True, required=required, metavar="HOST:PORT,...", help=about)
 
 
+def json_option(shape: str) -> Callable[[Decorated], Decorated]:
+    """`--json` (parameter `as_json`); `shape` is its help text."""
+    return click.option("--json", "as_json", is_flag=True, help=shape)
+
+
 def subscription_option() -> Callable[[Decorated], Decorated]:
     """`--subscription`: of a configuration with several, the one whose handler is used."""
     return click.option(

@@ -12,6 +12,7 @@ from consumerd.base.address import format_address
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.settings.moments import ENDS, is_start
 from consumerd.cli.clusters import require_names
+from consumerd.cli.config_option import json_option
 from consumerd.cli.decoder_options import decoder_options, decoder_table
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.offsets_input import parse_target, parse_time
@@ -83,9 +84,7 @@ joined only if --group names it.
 @click.option("--max-messages", type=PositiveInt(), help="Stop after this many messages.")
 @click.option("--exit-at-end", is_flag=True, help="Stop when all messages that were there at the start are printed.")
 @fetch_isolation_option("With --bootstrap-server: print all messages, or only those of committed transactions.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per message: identity, key, timestamp, headers."
-)
+@json_option("Print one JSON object per message: identity, key, timestamp, headers.")
 @decoder_options(
     "With --json: add the value that this decoder makes of each payload: text, json, avro, schema_registry, or another "
     "plugin; bytes adds none. [default: that of [handler] in --config]"

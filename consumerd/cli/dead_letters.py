@@ -13,9 +13,9 @@ import click
 
 from consumerd.base.clock import SystemClock, iso_time
 from consumerd.base.errors import CorruptDataError
-from consumerd.cli.config_option import file_option, subscription_option, together
+from consumerd.cli.config_option import file_option, json_option, subscription_option, together
 from consumerd.cli.numbers import zookeeper_option
-from consumerd.cli.session import json_option, run_tool, server_list
+from consumerd.cli.session import run_tool, server_list
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
@@ -252,7 +252,6 @@ def _lines(path: Path, progress: Path | None) -> Iterator[tuple[LetterLine, list
 
 
 def _complain(unreadable: list[LetterLine]) -> None:
-
     if unreadable:
         first = unreadable[0]
         raise CorruptDataError(

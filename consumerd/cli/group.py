@@ -8,12 +8,13 @@ from functools import partial
 import click
 
 from consumerd.cli.clusters import require_zookeeper, with_groups
+from consumerd.cli.config_option import json_option
 from consumerd.cli.group_delete import command as delete
 from consumerd.cli.group_doctor import command as doctor
 from consumerd.cli.group_exporter import command as exporter
 from consumerd.cli.group_lag import command as lag
-from consumerd.cli.numbers import ExistingFile
-from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
+from consumerd.cli.numbers import ExistingFile, seconds_option
+from consumerd.cli.session import ClusterAddress, cluster_options, group_option
 from consumerd.cli.tables import show_rows
 
 LEADER_DEALS = (
@@ -83,14 +84,7 @@ def describe(cluster: ClusterAddress, group: str | None, as_json: bool) -> None:
 @command.command("verify", epilog=VERIFY_EXAMPLES)
 @cluster_options()
 @group_option
-@click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    default=0.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Repeat the check for up to this long, until the group is balanced.",
-)
+@seconds_option("--wait", 0.0, "Repeat the check for up to this long, until the group is balanced.", from_zero=True)
 @json_option('One JSON object: {"group": ..., "differences": [{"subject": ..., "says": ...}]}.')
 def verify(cluster: ClusterAddress, group: str | None, wait: float, as_json: bool) -> None:
     """Check that every partition has exactly one owner, a live member, and the one that the members' rule names.

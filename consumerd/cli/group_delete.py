@@ -10,7 +10,8 @@ import click
 
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.clusters import with_groups
-from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
+from consumerd.cli.config_option import json_option
+from consumerd.cli.session import ClusterAddress, cluster_options, group_option
 from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:

@@ -12,13 +12,9 @@ import click
 
 from consumerd.cli.backups import say_dry_run
 from consumerd.cli.clusters import with_groups
-from consumerd.cli.session import (
-    ClusterAddress,
-    broker_timeout_option,
-    cluster_options,
-    group_option,
-    json_option,
-)
+from consumerd.cli.config_option import json_option
+from consumerd.cli.numbers import seconds_option
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, group_option
 from consumerd.cli.tables import counted, printable, show_rows
 from consumerd.operate.admin.errors import CheckFailedError
 
@@ -42,14 +38,12 @@ Examples:
 @click.command("doctor", epilog=EXAMPLES)
 @cluster_options()
 @group_option
-@click.option(
+@seconds_option(
     "--interval",
-    type=click.FloatRange(0),
-    default=15.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between two snapshots, which must be longer than the members' commit interval. With 0 there is only one "
+    15.0,
+    "Time between two snapshots, which must be longer than the members' commit interval. With 0 there is only one "
     "snapshot: owners that do not read are not found, and a rebalance in progress counts as a fault.",
+    from_zero=True,
 )
 @click.option("--fix", is_flag=True, help="Show what can be fixed from here: delete dead nodes, nudge the members.")
 @click.option("--execute", is_flag=True, help="With --fix: apply the fixes.")

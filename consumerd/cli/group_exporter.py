@@ -12,7 +12,7 @@ import click
 
 from consumerd.base.clock import SystemClock
 from consumerd.cli.clusters import with_groups
-from consumerd.cli.numbers import PositiveFloat
+from consumerd.cli.numbers import seconds_option
 from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options
 
 if TYPE_CHECKING:
@@ -46,14 +46,7 @@ def _pattern(_context: click.Context, _option: click.Parameter, value: str) -> r
 @click.option(
     "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Address of the HTTP server."
 )
-@click.option(
-    "--interval",
-    type=PositiveFloat(),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time from one look at the groups to the next.",
-)
+@seconds_option("--interval", 30.0, "Time from one look at the groups to the next.")
 @click.option(
     "--cluster-name", default="kafka", show_default=True, metavar="NAME", help="Value of the label cluster_name."
 )

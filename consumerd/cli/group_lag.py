@@ -15,14 +15,9 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.clusters import with_groups
-from consumerd.cli.numbers import PositiveFloat, PositiveInt
-from consumerd.cli.session import (
-    ClusterAddress,
-    broker_timeout_option,
-    cluster_options,
-    group_option,
-    json_option,
-)
+from consumerd.cli.config_option import json_option
+from consumerd.cli.numbers import PositiveInt, seconds_option
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, group_option
 from consumerd.cli.tables import counted, show_rows
 from consumerd.operate.admin.errors import CheckFailedError
 from consumerd.wire.registry.dialect import Dialect
@@ -48,12 +43,7 @@ CLEAR = "\x1b[H\x1b[2J"
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given several times.")
 @click.option("--partitions", is_flag=True, help="On a terminal: show each partition, not the topics alone.")
 @click.option("--behind", is_flag=True, help="Show only partitions whose lag is above 0 or unknown.")
-@click.option(
-    "--watch",
-    type=PositiveFloat(),
-    metavar="SECONDS",
-    help="Repeat at this interval, and show what was read and written per second.",
-)
+@seconds_option("--watch", None, "Repeat at this interval, and show what was read and written per second.")
 @click.option("--count", type=PositiveInt(), help="With --watch: stop after this many repetitions.")
 @broker_timeout_option
 @json_option("One JSON object per repetition: partitions and total, which is null if a partition could not be read.")

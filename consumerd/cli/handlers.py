@@ -12,9 +12,9 @@ import click
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import NotFoundError
-from consumerd.cli.config_option import file_option, subscription_option
+from consumerd.cli.config_option import file_option, json_option, subscription_option
 from consumerd.cli.decoder_options import decoder_options, decoder_table, plugin_options
-from consumerd.cli.session import json_option, run_tool
+from consumerd.cli.session import run_tool
 from consumerd.cli.tables import counted, show_rows
 
 if TYPE_CHECKING:

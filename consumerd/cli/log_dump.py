@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from consumerd.cli.archive_work import isolation_option
+from consumerd.cli.config_option import json_option
 from consumerd.cli.log_table import Column, Entry, show_table
 from consumerd.cli.tables import printable
 
@@ -30,7 +31,7 @@ Examples:
 
 
 @click.command("dump", epilog=EXAMPLES)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line instead of a table.")
+@json_option("Print one JSON object per line instead of a table.")
 @isolation_option
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
 def command(as_json: bool, isolation: str, paths: tuple[str, ...]) -> None:

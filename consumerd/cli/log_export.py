@@ -16,10 +16,11 @@ from consumerd.cli.archive_work import (
     over_archive,
     partition_json,
     show_report,
+    show_totals,
     source_options,
 )
+from consumerd.cli.config_option import json_option
 from consumerd.cli.log_restore import RESTORE_PARAMETERS, check_target, restore, restore_options
-from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
     from consumerd.storage.archives.export import ExportReport
@@ -81,7 +82,7 @@ Examples:
     help="With --on-corrupt skip or keep: after unreadable bytes, continue at the next intact messages.",
 )
 @isolation_option
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@json_option("Print the report as one JSON object.")
 @restore_options
 @source_options
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
@@ -186,5 +187,4 @@ def _show_json(report: ExportReport) -> None:
 
 def _show_rows(report: ExportReport) -> None:
     show_report(report)
-    totals = _totals(report)
-    show_rows([f">{name}" for name in totals], [list(totals.values())], kind="total")
+    show_totals(_totals(report))

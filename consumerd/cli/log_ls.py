@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from consumerd.cli.archive_work import show_findings
+from consumerd.cli.archive_work import show_findings, show_totals
+from consumerd.cli.config_option import json_option
 from consumerd.cli.tables import show_rows, utc_text
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ Examples:
 
 
 @click.command("ls", epilog=EXAMPLES)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per partition, and a last one with totals.")
+@json_option("Print a JSON object per partition, and a last one with totals.")
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -153,5 +154,4 @@ def _show_rows(
         rows += [[name, "deleted", None, topic_id, ""] for topic_id, name in cluster.deleted.items()]
         show_rows(["topic", "state", ">partitions", "topic id", "configuration"], rows, kind="topic")
     show_findings(_findings(partitions, unread))
-    totals = _totals(partitions, unread)
-    show_rows([f">{name}" for name in totals], [list(totals.values())], kind="total")
+    show_totals(_totals(partitions, unread))

@@ -10,7 +10,7 @@ import click
 from consumerd.base.errors import ExitCode, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.archive_work import layout_option, show_findings
-from consumerd.cli.config_option import Decorated, together
+from consumerd.cli.config_option import Decorated, json_option, together
 from consumerd.cli.log_offsets_restore import reached_target, restore_offsets, target_options
 from consumerd.cli.offsets_input import parse_time
 from consumerd.cli.tables import show_rows, utc_text
@@ -34,7 +34,7 @@ def topic_options(json_help: str) -> Callable[[Decorated], Decorated]:
     at_time = "As of then: ISO 8601 or milliseconds since 1970.  [default: the end]"
     return together(
         click.option("--at-time", metavar="TIME", help=at_time),
-        click.option("--json", "as_json", is_flag=True, help=json_help),
+        json_option(json_help),
         layout_option("Pattern of the last folders above a segment, as for `log verify`."),
         click.argument("paths", metavar="PATH...", nargs=-1, required=True),
     )

@@ -12,9 +12,9 @@ from consumerd.base.errors import ExitCode, NotFoundError
 from consumerd.cli.archive_work import progress
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.config_option import together
-from consumerd.cli.log_restore import check_reached, open_target, refuse_given, scan_archive, topic_naming
+from consumerd.cli.log_restore import check_reached, open_target, refuse_given, scan_archive
 from consumerd.cli.migrate_offsets import show_plan
-from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option
+from consumerd.cli.mirror_v08 import rename_option, target_section, to_config_option, to_servers_option, topic_naming
 from consumerd.cli.session import run_tool
 from consumerd.operate.admin.errors import RefusedError
 

@@ -16,18 +16,17 @@ from consumerd.cli.config_option import together
 from consumerd.cli.mirror_v08 import (
     partitions_option,
     rename_option,
-    renaming,
     replication_option,
     target_section,
     to_config_option,
     to_servers_option,
+    topic_naming,
 )
 from consumerd.cli.tables import printable, show_rows
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
     from consumerd.handlers.forward.handler import ForwardHandler
-    from consumerd.handlers.forward.mapping import TopicNaming
     from consumerd.net.client.cluster import ClusterClient
     from consumerd.operate.migrate.archived_topics import ArchivedPartition
     from consumerd.operate.migrate.restore import RestoreReport
@@ -161,16 +160,6 @@ def open_target(section: KafkaSection) -> ClusterClient:
     from consumerd.service.daemon.forwarding import target_client  # noqa: PLC0415
 
     return target_client(section)(SystemClock(), random.SystemRandom())
-
-
-def topic_naming(renames: Sequence[str]) -> TopicNaming:
-    """The target's names of topics, by `--rename`. Raises UsageError."""
-    from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
-
-    try:
-        return TopicNaming(table=dict(map(renaming, renames)))
-    except ValueError as error:
-        raise click.UsageError(f"{error}.") from error
 
 
 async def _restore(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from consumerd.base.errors import ExitCode
-from consumerd.cli.archive_work import over_archive, partition_json, show_report, source_options
-from consumerd.cli.tables import show_rows
+from consumerd.cli.archive_work import over_archive, partition_json, show_report, show_totals, source_options
+from consumerd.cli.config_option import json_option
 
 if TYPE_CHECKING:
     from consumerd.storage.archives.contiguity import ArchiveReport
@@ -24,9 +24,7 @@ Examples:
 
 
 @click.command("verify", epilog=EXAMPLES)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per finding and line, then one with the summary."
-)
+@json_option("Print one JSON object per finding and line, then one with the summary.")
 @click.option(
     "--shallow",
     is_flag=True,
@@ -66,25 +64,20 @@ def command(
     return ExitCode.OK if report.is_sound(allow_torn_tail=allow_torn_tail) else ExitCode.CHECK_FAILED
 
 
+def _totals(report: ArchiveReport, *keys: str) -> dict[str, int]:
+    rows = [partition_json(partition) for partition in report.partitions]
+    sums = {key: sum(row[key] for row in rows) for key in keys}
+    return sums | {"findings": sum(finding.count for finding in report.findings())}
+
+
 def _show_json(report: ArchiveReport) -> None:
     for finding in report.findings():
         click.echo(json.dumps(finding.as_json()))
+    totals = _totals(report, "segments", "bytes", "messages", "corrupt", "torn", "gaps")
     partitions = [partition_json(partition) for partition in report.partitions]
-    totals = {
-        key: sum(partition[key] for partition in partitions)
-        for key in ("segments", "bytes", "messages", "corrupt", "torn", "gaps")
-    }
-    findings = sum(finding.count for finding in report.findings())
-    click.echo(json.dumps({"summary": {**totals, "findings": findings, "partitions": partitions}}))
+    click.echo(json.dumps({"summary": {**totals, "partitions": partitions}}))
 
 
 def _show_rows(report: ArchiveReport) -> None:
     show_report(report)
-    rows = [partition_json(partition) for partition in report.partitions]
-    numbers = [sum(row[key] for row in rows) for key in ("segments", "bytes", "messages")]
-    findings = sum(finding.count for finding in report.findings())
-    show_rows(
-        [">partitions", ">segments", ">bytes", ">messages", ">findings"],
-        [[len(rows), *numbers, findings]],
-        kind="total",
-    )
+    show_totals({"partitions": len(report.partitions), **_totals(report, "segments", "bytes", "messages")})

@@ -11,14 +11,13 @@ import click
 from consumerd.base.errors import ExitCode
 from consumerd.cli.archive_work import layout_option
 from consumerd.cli.clusters import dialect_at, make_client
-from consumerd.cli.config_option import file_option, servers_option
-from consumerd.cli.mirror_v08 import rename_option, renaming, to_config_option, to_servers_option
+from consumerd.cli.config_option import file_option, json_option, servers_option
+from consumerd.cli.mirror_v08 import rename_option, to_config_option, to_servers_option, topic_naming
 from consumerd.cli.numbers import PositiveInt, zookeeper_option
 from consumerd.cli.session import (
     bootstrap_servers,
     broker_timeout_option,
     connector,
-    json_option,
     run_tool,
     timeout_option,
     with_session,
@@ -117,7 +116,6 @@ def command(**options: Any) -> int:
 
 
 def _report(options: dict[str, Any]) -> ComparisonReport:
-    from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
     from consumerd.operate.migrate.archive_source import StoredArchiveSource, archive_source  # noqa: PLC0415
     from consumerd.operate.migrate.cluster_source import ClusterSource  # noqa: PLC0415
 
@@ -129,10 +127,7 @@ def _report(options: dict[str, Any]) -> ComparisonReport:
         raise click.UsageError("--group requires --from-zookeeper.")
     if servers and not options["topics"]:
         raise click.UsageError("--from-bootstrap-server requires --topic.")
-    try:
-        naming = TopicNaming(options["topic_template"], dict(renaming(pair) for pair in options["renames"]))
-    except ValueError as error:
-        raise click.UsageError(f"{error}.") from error
+    naming = topic_naming(options["renames"], options["topic_template"])
     topics = options["topics"]
     if servers:
         return run_tool(_compare_clusters(naming, options))

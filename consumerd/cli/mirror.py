@@ -13,8 +13,8 @@ from consumerd.cli.mirror_v08 import (
     kafka_target_options,
     key_option,
     partitions_option,
-    renaming,
     target_section,
+    topic_naming,
 )
 from consumerd.cli.numbers import PositiveFloat, PositiveInt, zookeeper_option
 from consumerd.cli.session import SERVER_TIMEOUT, bootstrap_servers, server_list
@@ -232,7 +232,6 @@ def _target(options: dict[str, Any]) -> MirrorTarget:
 
 def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
     from consumerd.handlers.forward.keys import key_extractor  # noqa: PLC0415
-    from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
     from consumerd.handlers.forward.settings import ForwardPlacing, ForwardResume, ForwardSettings  # noqa: PLC0415
     from consumerd.service.daemon.forward_mirror import ForwardTarget  # noqa: PLC0415
     from consumerd.wire.v08.records import RecordCodec  # noqa: PLC0415
@@ -264,7 +263,7 @@ def _kafka_target(options: dict[str, Any]) -> ForwardTarget:
             partitions=partitions,
             replication_factor=options["replication_factor"],
         )
-        naming = TopicNaming(table=dict(renaming(pair) for pair in options["renames"]))
     except ValueError as error:
         raise click.UsageError(f"{error}.") from error
+    naming = topic_naming(options["renames"])
     return ForwardTarget(target_section(options["to_servers"], options["to_config"]), naming, settings)

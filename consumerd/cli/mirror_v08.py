@@ -13,6 +13,7 @@ from consumerd.cli.numbers import PositiveInt
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import KafkaSection
+    from consumerd.handlers.forward.mapping import TopicNaming
 
 #: Start and end of a column.
 _BOUNDS = 2
@@ -93,6 +94,16 @@ def renaming(pair: str) -> tuple[str, str]:
     if not (old and sign and new):
         raise click.UsageError(f"--rename {pair!r} is not of the form OLD=NEW.")
     return old, new
+
+
+def topic_naming(renames: Sequence[str], template: str = "{topic}") -> TopicNaming:
+    """The target's names of topics: by `--rename`, else by `template`. Raises UsageError."""
+    from consumerd.handlers.forward.mapping import TopicNaming  # noqa: PLC0415
+
+    try:
+        return TopicNaming(template, dict(map(renaming, renames)))
+    except ValueError as error:
+        raise click.UsageError(f"{error}.") from error
 
 
 def partitions_option(texts: Sequence[str]) -> int | dict[str, int] | None:

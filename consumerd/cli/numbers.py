@@ -1,4 +1,4 @@
-"""Types of parameters: positive numbers, files that exist, addresses; each with the sentence that says so."""
+"""Types of parameters and their options: positive numbers, files that exist, addresses; each with its sentence."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from consumerd.base.errors import ConsumerdError, NotFoundError
 from consumerd.base.settings.kind import Ge, Gt, Le, ValueKind
+from consumerd.cli.config_option import Decorated
 
 
 class ExistingFile(click.Path):
@@ -43,6 +44,14 @@ class ZooKeeperAddress(click.types.StringParamType):
 def zookeeper_option(flag: str, about: str, **more: Any) -> Callable[[Any], Any]:
     """An option with servers and chroot of a ZooKeeper. `about`: its help."""
     return click.option(flag, type=ZooKeeperAddress(), help=about, **{"metavar": "HOST:PORT/CHROOT", **more})
+
+
+def seconds_option(
+    flag: str, default: float | None, about: str, *, from_zero: bool = False
+) -> Callable[[Decorated], Decorated]:
+    """An option with a time in seconds, positive or `from_zero` on. `about`: its help."""
+    kind = click.FloatRange(0) if from_zero else PositiveFloat()
+    return click.option(flag, type=kind, default=default, show_default=True, metavar="SECONDS", help=about)
 
 
 class _Judged:

@@ -11,6 +11,7 @@ import click
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.cli.clusters import with_groups
+from consumerd.cli.config_option import json_option
 from consumerd.cli.numbers import ExistingFile
 from consumerd.cli.offsets_change import NOTE, How, change_command
 from consumerd.cli.offsets_input import (
@@ -22,7 +23,7 @@ from consumerd.cli.offsets_input import (
     rename,
     select,
 )
-from consumerd.cli.session import ClusterAddress, cluster_options, group_option, json_option
+from consumerd.cli.session import ClusterAddress, cluster_options, group_option
 
 EXAMPLES = """\b
 Examples:
@@ -70,8 +71,6 @@ Examples:
 
 def _partition_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
     """The names, if all of them are `broker-partition` or numbers."""
-    from consumerd.base.partition import TopicPartition  # noqa: PLC0415
-
     for name in names:
         try:
             TopicPartition.parse_any("", name)

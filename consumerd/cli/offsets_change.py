@@ -19,8 +19,8 @@ import click
 
 from consumerd.cli.backups import backup_option, backup_path, say_dry_run, write_backup
 from consumerd.cli.clusters import with_groups
-from consumerd.cli.config_option import Decorated, together
-from consumerd.cli.session import ClusterAddress, broker_timeout_option, json_option
+from consumerd.cli.config_option import Decorated, json_option, together
+from consumerd.cli.session import ClusterAddress, broker_timeout_option
 from consumerd.cli.tables import counted, show_rows
 from consumerd.operate.admin.errors import RefusedError
 

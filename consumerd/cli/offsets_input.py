@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 def parse_assignment(text: str) -> tuple[TopicPartition, int]:
     """Read `TOPIC/PARTITION=OFFSET`. Raises BadParameter."""
-    from consumerd.base.partition import TopicPartition  # noqa: PLC0415
     from consumerd.wire.registry.errors import RegistryError  # noqa: PLC0415
     from consumerd.wire.registry.paths import check_name  # noqa: PLC0415
     from consumerd.wire.registry.values import parse_offset  # noqa: PLC0415

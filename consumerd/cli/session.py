@@ -21,7 +21,7 @@ from consumerd.base.address import parse_addresses, split_addresses
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError
 from consumerd.cli.config_option import Decorated, file_option, servers_option, together
-from consumerd.cli.numbers import PositiveFloat, zookeeper_option
+from consumerd.cli.numbers import seconds_option, zookeeper_option
 
 if TYPE_CHECKING:
     from consumerd.base.settings.servers import ZooKeeperSection
@@ -166,36 +166,12 @@ def server_list(texts: Sequence[str], option: str) -> list[str]:
 
 def timeout_option(server: str) -> Callable[[Decorated], Decorated]:
     """`--timeout` (parameter `timeout`, seconds). `server`: what the command waits for."""
-    return click.option(
-        "--timeout",
-        type=PositiveFloat(),
-        default=SERVER_TIMEOUT,
-        show_default=True,
-        metavar="SECONDS",
-        help=f"How long to wait for {server}.",
-    )
+    return seconds_option("--timeout", SERVER_TIMEOUT, f"How long to wait for {server}.")
 
 
-def broker_timeout_option(function: Decorated) -> Decorated:
-    """`--broker-timeout` (parameter `broker_timeout`, seconds)."""
-    return click.option(
-        "--broker-timeout",
-        type=PositiveFloat(),
-        default=5.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="How long to wait for a broker.",
-    )(function)
-
-
-def group_option(function: Decorated) -> Decorated:
-    """`--group` (parameter `group`, None where the configuration has to name it)."""
-    return click.option("--group", help="Name of the consumer group. [default: the group of --config]")(function)
-
-
-def json_option(shape: str) -> Callable[[Decorated], Decorated]:
-    """`--json` (parameter `as_json`); `shape` is its help text."""
-    return click.option("--json", "as_json", is_flag=True, help=shape)
+broker_timeout_option = seconds_option("--broker-timeout", 5.0, "How long to wait for a broker.")
+#: None where the configuration has to name it.
+group_option = click.option("--group", help="Name of the consumer group. [default: the group of --config]")
 
 
 def connector(timeout: float) -> Connector:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from consumerd.cli.config_option import json_option
 from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.spark_session import require_spark, session_options, working
 from consumerd.cli.spark_show import show_json
@@ -58,7 +59,7 @@ _VALUE_WIDTH = 200
     "--to", "target", metavar="FORMAT:DIR", help=f"Write all messages to a new directory, as {', '.join(FORMATS)}."
 )
 @session_options
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option("Print the result as one JSON object.")
 def command(
     show: int | None,
     count: bool,

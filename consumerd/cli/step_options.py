@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.errors import ConfigError
-from consumerd.cli.config_option import Decorated, config_option, together
+from consumerd.cli.config_option import Decorated, config_option, json_option, together
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import PipelineSpec
@@ -83,7 +83,7 @@ def step_options(*session: Callable[[Any], Any]) -> Callable[[Decorated], Decora
         config_option("Configuration file (TOML) that declares the pipeline."),
         click.option("--pipeline", metavar="NAME", help="Name of the pipeline; required if there are several."),
         *session,
-        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+        json_option("Print the result as one JSON object."),
     )
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.cli.clusters import with_groups
-from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options, json_option
+from consumerd.cli.config_option import json_option
+from consumerd.cli.session import ClusterAddress, broker_timeout_option, cluster_options
 from consumerd.cli.tables import show_rows
 from consumerd.cli.topics_change import create, delete
 from consumerd.wire.registry.dialect import Dialect

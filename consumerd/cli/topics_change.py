@@ -10,8 +10,9 @@ import click
 from consumerd.base.errors import BrokerError
 from consumerd.cli.backups import say_dry_run
 from consumerd.cli.clusters import with_groups
+from consumerd.cli.config_option import json_option
 from consumerd.cli.numbers import PositiveInt
-from consumerd.cli.session import ClusterAddress, cluster_options, json_option
+from consumerd.cli.session import ClusterAddress, cluster_options
 from consumerd.cli.tables import show_rows
 from consumerd.wire.registry.dialect import Dialect
 
