@@ -14,38 +14,35 @@ from typing import Self
 
 from consumerd.base.files import SystemFiles
 from consumerd.handlers.builtin.range_folders import RangeFolders, WriterFolder
-from consumerd.handlers.builtin.ranges import IfEmpty, RangeHandler, RangeSink
+from consumerd.handlers.builtin.ranges import IfEmpty, RangeHandler
 from consumerd.handlers.builtin.records import encode_pieces
 from consumerd.handlers.messages import Batch
 
+_SUFFIX = ".ndjson"
 #: Lines, and their bytes, that are written at once.
 _LINES, _BYTES = 10_000, 1 << 20
 
 
-class FilesHandler(RangeHandler):
+class FilesHandler(RangeHandler[WriterFolder]):
     """Writes each batch to a file of its own.
 
-    Options: `directory`, which is made when missing; `if_empty`, see `RangeSink.position`. Raises PartitionTakenError,
-    RangeOverlapError, and OSError for what the disk says (full, gone, not permitted), which the retry policy
-    handles: nothing is stored then.
+    Options: `directory`, which is made when missing; `if_empty`, see `RangeHandler.position`. Raises
+    PartitionTakenError, RangeOverlapError, and OSError for what the disk says (full, gone, not permitted), which the
+    retry policy handles: nothing is stored then.
     """
 
     def __init__(self, directory: str | Path, if_empty: IfEmpty = "stop") -> None:
         if not isinstance(directory, (str, Path)) or not str(directory):
             raise ValueError(f"directory must be a path, not {directory!r}")
-        self._path = Path(directory)
-        self._sink = _sink(SystemFiles(), self._path, if_empty)
+        path = Path(directory)
+        super().__init__(RangeFolders(SystemFiles(), path, _SUFFIX), _lines, path, if_empty)
 
     @classmethod
     def on(cls, files: SystemFiles, directory: Path) -> Self:
         """The handler on another file system than the operating system's."""
         handler = cls(directory)
-        handler._sink = _sink(files, directory)
+        handler._store = RangeFolders(files, directory, _SUFFIX)
         return handler
-
-
-def _sink(files: SystemFiles, directory: Path, if_empty: IfEmpty = "stop") -> RangeSink[WriterFolder]:
-    return RangeSink(RangeFolders(files, directory, ".ndjson"), _lines, if_empty)
 
 
 def _lines(batch: Batch) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from consumerd.base.settings.kind import checked
 from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.range_objects import RangeObjects
-from consumerd.handlers.builtin.ranges import IfEmpty, RangeHandler, RangeSink
+from consumerd.handlers.builtin.ranges import IfEmpty, RangeHandler, RangeStore
 from consumerd.handlers.secret_options import Secret
 from consumerd.storage.archives.errors import MissingExtraError
 from consumerd.storage.archives.extras import extra
@@ -38,13 +38,13 @@ _IN_PLACE: Final = frozenset(
 )
 
 
-class ParquetHandler(RangeHandler):
+class ParquetHandler(RangeHandler[Any]):
     """Writes each batch to a file of its own. Options:
 
     `directory`: a path, which is made when missing, or a URL of a store of objects for fsspec. `compression`: `zstd`,
     `snappy`, `gzip` or `none`. `storage_options`: a table for fsspec's driver, such as credentials. `if_empty`: see
-    `RangeSink.position`. Raises PartitionTakenError, RangeOverlapError, and what the disk or the store says, which the
-    retry policy handles.
+    `RangeHandler.position`. Raises PartitionTakenError, RangeOverlapError, and what the disk or the store says, which
+    the retry policy handles.
     """
 
     @checked
@@ -68,18 +68,18 @@ class ParquetHandler(RangeHandler):
             raise HandlerLoadError(
                 "the handler 'parquet' needs the extra `archive`: pip install 'consumerd[archive]'."
             ) from error
-        self._encode = partial(parquet_pieces, compression=ExportCompression(compression))
-        self._path = path
+        store: RangeStore[Any]
         if path is None:
-            self._sink = RangeSink(RangeObjects(str(directory), storage_options or {}, _SUFFIX), self._encode, if_empty)
+            store = RangeObjects(str(directory), storage_options or {}, _SUFFIX)
         else:
-            self._sink = RangeSink(RangeFolders(SystemFiles(), path, _SUFFIX), self._encode, if_empty)
+            store = RangeFolders(SystemFiles(), path, _SUFFIX)
+        super().__init__(store, partial(parquet_pieces, compression=ExportCompression(compression)), path, if_empty)
 
     @classmethod
     def on(cls, files: SystemFiles, directory: Path) -> Self:
         """The handler on another file system than the operating system's."""
         handler = cls(directory)
-        handler._sink = RangeSink(RangeFolders(files, directory, _SUFFIX), handler._encode)
+        handler._store = RangeFolders(files, directory, _SUFFIX)
         return handler
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import structlog
 
@@ -86,29 +86,41 @@ class RangeStore(Protocol[_Folder]):
         ...
 
 
-class RangeSink(Generic[_Folder]):
-    """The methods of a handler that stores ranges in `store`; `encode(batch)` makes the pieces of a file.
+class RangeHandler(Handler, Generic[_Folder]):
+    """A handler that stores ranges in `store`; `encode(batch)` makes the pieces of a file.
 
-    `if_empty`: see `position`.
+    `path`: of a directory; None: a store of objects. `if_empty`: see `position`.
     """
 
     @checked
     def __init__(
-        self, store: RangeStore[_Folder], encode: Callable[[Batch], Iterator[bytes]], if_empty: IfEmpty = "stop"
+        self,
+        store: RangeStore[_Folder],
+        encode: Callable[[Batch], Iterator[bytes]],
+        path: Path | None,
+        if_empty: IfEmpty = "stop",
     ) -> None:
         self._store = store
+        self._path = path
         self._if_empty = if_empty
         self._context: HandlerContext | None = None
         self._encode = encode
         self._folders: dict[TopicPartition, _Folder] = {}
 
     async def start(self, context: HandlerContext) -> None:
-        """Find a wrong place before the group is joined."""
+        """Make the directory, or look into the store, so that a wrong one is found before the group is joined."""
         self._context = context
         await in_thread(self._store.prepare)
 
+    async def check_online(self) -> str:
+        """Look at the directory. Raises HandlerFailedError."""
+        path = self._path
+        if path is None:
+            return "writes to a store of objects, which is not looked at"
+        return await in_thread(lambda: look_at_directory(path))
+
     async def stop(self) -> None:
-        """Give all folders back."""
+        """Remove the (empty) folders of this writer."""
         folders = [*self._folders.values()]
         self._folders.clear()
         await in_thread(lambda: self._store.give_back(folders))
@@ -152,37 +164,6 @@ class RangeSink(Generic[_Folder]):
     def _write(self, folder: _Folder, batch: Batch, cancelled: threading.Event) -> None:
         self._store.store(folder, batch, lambda: _interruptible(self._encode(batch), cancelled))
         batch.mark(len(batch))  # also seen by a caller that has cancelled us meanwhile
-
-
-class RangeHandler(Handler):
-    """A handler that stores ranges in `_sink`."""
-
-    _sink: RangeSink[Any]
-    #: None: a store of objects.
-    _path: Path | None
-
-    async def start(self, context: HandlerContext) -> None:
-        """Make the directory, or look into the store, so that a wrong one is found before the group is joined."""
-        await self._sink.start(context)
-
-    async def check_online(self) -> str:
-        """Look at the directory. Raises HandlerFailedError."""
-        path = self._path
-        if path is None:
-            return "writes to a store of objects, which is not looked at"
-        return await in_thread(lambda: look_at_directory(path))
-
-    async def stop(self) -> None:
-        """Remove the (empty) folders of this writer."""
-        await self._sink.stop()
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        """Take the partition's folder over, and tell where its ranges end; None for a partition without files."""
-        return await self._sink.position(partition)
-
-    async def handle(self, batch: Batch) -> None:
-        """Store the batch; when it returns, the file is durable."""
-        await self._sink.handle(batch)
 
 
 def _interruptible(pieces: Iterator[bytes], cancelled: threading.Event) -> Iterator[bytes]:

@@ -84,7 +84,7 @@ class TableHandler(Handler):
     `directory`: of the table, a path or the URL of an object store. `checkpoint`: the folder `_checkpoints/land` of the
     pipeline whose table it is; without it the table belongs to the group. `commit_interval`: seconds between the
     beginnings of two commits, at least. `timeout`: seconds that a commit may take. `headers`: whether there is a column
-    of headers. `storage_options`: a table of options for the store. `if_empty`: see `RangeSink.position`.
+    of headers. `storage_options`: a table of options for the store. `if_empty`: see `RangeHandler.position`.
 
     Raises PartitionTakenError, other HandlerFailedErrors where the table cannot be appended to, and what the disk or
     the store says, which the retry policy handles.
