@@ -7,7 +7,7 @@ not a `ConsumerdError` is a defect of ours and exits with `ExitCode.INTERNAL`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import ClassVar
 
@@ -88,6 +88,15 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, ConsumerdError | OSError):
         return text or name
     return f"{name}: {text}" if text else name
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group and in groups within it; `error` itself if it is not a group."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
 
 
 class ConfigError(ConsumerdError):

@@ -20,7 +20,7 @@ import click
 
 from consumerd import __version__
 from consumerd.base import native
-from consumerd.base.errors import ConsumerdError, ExitCode
+from consumerd.base.errors import ConsumerdError, ExitCode, leaves
 from consumerd.base.frames import current_frames
 from consumerd.cli.lazy_commands import LazyCommands
 
@@ -116,26 +116,18 @@ _NO_MEMORY: Final = (
 )
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
 def explain(error: BaseException) -> tuple[ExitCode, str | None]:
     """The exit code of an error and the sentence to print; None where only a traceback helps (a defect of ours).
 
     Of a group the first declared error is reported, unless something undeclared is among its leaves.
     """
-    leaves = list(_leaves(error))
-    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+    found = list(leaves(error))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
         return ExitCode.INTERRUPTED, "interrupted"
-    if any(isinstance(leaf, MemoryError) for leaf in leaves):  # what else failed may be a consequence
+    if any(isinstance(leaf, MemoryError) for leaf in found):  # what else failed may be a consequence
         return ExitCode.INTERNAL, _NO_MEMORY
-    declared = [leaf for leaf in leaves if isinstance(leaf, ConsumerdError)]
-    if declared and len(declared) == len(leaves):
+    declared = [leaf for leaf in found if isinstance(leaf, ConsumerdError)]
+    if declared and len(declared) == len(found):
         return declared[0].exit_code, str(declared[0])
     return ExitCode.INTERNAL, None
 
@@ -159,7 +151,7 @@ def run(arguments: Sequence[str]) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        if all(isinstance(leaf, BrokenPipeError) for leaf in _leaves(error)):
+        if all(isinstance(leaf, BrokenPipeError) for leaf in leaves(error)):
             # The pipe of the log, which every task writes to. Unhandled messages are delivered again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             return ExitCode.PIPE

@@ -101,6 +101,25 @@ class Handler(Protocol):
         return None
 
 
+class HandlerStage(Handler):
+    """A handler around another one, `inner`, which it passes all calls on to that a subclass does not have itself."""
+
+    def __init__(self, inner: Handler) -> None:
+        self._inner = inner
+
+    async def handle(self, batch: Batch) -> None:
+        await self._inner.handle(batch)
+
+    async def start(self, context: HandlerContext) -> None:
+        await self._inner.start(context)
+
+    async def stop(self) -> None:
+        await self._inner.stop()
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return await self._inner.position(partition)
+
+
 def keeps_positions(plugin: object) -> bool:
     """Whether a handler, as its plugin made it, answers `position` by itself."""
     own = getattr(type(plugin), "position", None)

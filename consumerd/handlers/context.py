@@ -20,51 +20,36 @@ from consumerd.base.ports import Clock
 
 
 class MemberPort(Protocol):
-    """The calls of a handler to its member."""
+    """The calls of a handler to its member; the answers here are those without one."""
 
     @property
     def partitions(self) -> Iterable[TopicPartition]:
         """The partitions that are owned now, sorted."""
-        ...
+        return ()
 
     async def cluster(self) -> str | None:
         """Return the name of the cluster; None where nothing tells it."""
-        ...
+        return None
 
     async def commit(self) -> Mapping[TopicPartition, int]:
         """Commit the handled offsets; return the committed offsets."""
-        ...
-
-    async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset of a partition; None for none."""
-        ...
-
-    def pause(self, partition: TopicPartition) -> None:
-        """Fetch and deliver nothing of a partition."""
-        ...
-
-    def resume(self, partition: TopicPartition) -> None:
-        """Resume it."""
-        ...
-
-
-class _NoMember:
-    partitions: tuple[TopicPartition, ...] = ()
-
-    async def cluster(self) -> str | None:
-        return None
-
-    async def commit(self) -> Mapping[TopicPartition, int]:
         return {}
 
     async def committed(self, partition: TopicPartition) -> int | None:
+        """Return the committed offset of a partition; None for none."""
         return None
 
     def pause(self, partition: TopicPartition) -> None:
+        """Fetch and deliver nothing of a partition."""
         return
 
     def resume(self, partition: TopicPartition) -> None:
+        """Resume it."""
         return
+
+
+class _NoMember(MemberPort):
+    """Owns nothing."""
 
 
 @dataclass(frozen=True, slots=True)

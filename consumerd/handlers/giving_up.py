@@ -17,7 +17,7 @@ from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import DeadLetters, Letter
 from consumerd.handlers.disk_full import DiskSpace
-from consumerd.handlers.messages import Batch, Message
+from consumerd.handlers.messages import Batch, payload_size
 from consumerd.handlers.retry_order import FollowsError, RetryOrder
 from consumerd.handlers.tracebacks import brief, short_traceback
 
@@ -84,7 +84,7 @@ class GivingUp:
                 "or dead_letter."
             ) from error
         if self._dead_letters is not None:
-            for piece in in_chunks(failed.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
+            for piece in in_chunks(failed.messages(), _LETTERS, _LETTER_BYTES, payload_size):
                 letters = [Letter(message, error, attempts, log=failed.log, traceback=traceback) for message in piece]
                 await self._write(self._dead_letters, letters)
         if self._on_failure == "retry_topic":
@@ -105,7 +105,7 @@ class GivingUp:
         assert self._dead_letters is not None  # `order` goes with a retry topic
         await asyncio.sleep(0)  # as in `give_up`
         error = FollowsError("an earlier message with the same key waits in a retry topic")
-        for piece in in_chunks(batch.messages(), _LETTERS, _LETTER_BYTES, _payload_size):
+        for piece in in_chunks(batch.messages(), _LETTERS, _LETTER_BYTES, payload_size):
             letters = [
                 Letter(message, error, 0, log=batch.log, failed_at=order.failed_at(message.key)) for message in piece
             ]
@@ -127,8 +127,3 @@ class GivingUp:
             await place.write(letters)
         else:
             await self._space.needed_by(lambda: place.write(letters))
-
-
-def _payload_size(message: Message) -> int:
-    payload: bytes | None = message.payload
-    return len(payload or b"")

@@ -16,10 +16,9 @@ from typing import Any
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.metrics.own import HandlerMetrics
-from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.settings.processing import RetryPolicy
-from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.handlers.api import Handler, HandlerStage, keeps_positions
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.dead_letters import DeadLetters
@@ -95,23 +94,17 @@ class Stages:
         return handler
 
 
-class _Introduced:
+class _Introduced(HandlerStage):
     """Completes the context that the member gives."""
 
     def __init__(self, inner: Handler, stages: Stages) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._stages = stages
-        self.handle = inner.handle  # itself: one call less for each batch
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        return await self._inner.position(partition)
+        self.handle = inner.handle  # type: ignore[method-assign]  # itself: one call less for each batch
 
     async def start(self, context: HandlerContext) -> None:
         stages = self._stages
-        await self._inner.start(
+        await super().start(
             replace(
                 context,
                 name=stages.name,

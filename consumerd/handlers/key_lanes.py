@@ -13,15 +13,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from consumerd.base.errors import HandlerFailedError, HandlerLoadError
-from consumerd.base.partition import TopicPartition
-from consumerd.handlers.api import Handler, keeps_positions
+from consumerd.base.errors import HandlerFailedError, HandlerLoadError, leaves
+from consumerd.handlers.api import Handler, HandlerStage, keeps_positions
 from consumerd.handlers.chunks import in_chunks
-from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
 from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.loading import plain_handler
-from consumerd.handlers.messages import Batch, Message
+from consumerd.handlers.messages import Batch, Message, payload_size
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.wire.crc import crc32
 
@@ -30,7 +28,7 @@ _PIECE: Final = 10_000
 _PIECE_BYTES: Final = 8 << 20
 
 
-class KeyLanes(Handler):
+class KeyLanes(HandlerStage):
     """Hands batches to `inner` by up to `concurrency` calls at once for each partition.
 
     The key is that of the message; of a handler that has a method `key(message)`, which returns bytes, text or None, it
@@ -53,27 +51,17 @@ class KeyLanes(Handler):
                 f"handler {name!r} keeps the positions of partitions, so it needs their messages in order: "
                 'set handler.order = "partition" and handler.concurrency = 1.'
             )
-        self._inner = inner
+        super().__init__(inner)
         self._concurrency = concurrency
         self._name = name
         self._giving_up = giving_up or GivingUp(name, "stop", None, HandlerCounts())
         self._key: Callable[[Message], bytes | str | None] | None = getattr(plain_handler(plugin), "key", None)
 
-    async def start(self, context: HandlerContext) -> None:
-        await self._inner.start(context)
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        """None of the handler, which has none; the stages within may get ready for the partition."""
-        return await self._inner.position(partition)
-
     async def handle(self, batch: Batch) -> None:
         """Return when all of `batch` is handled; handled messages are marked from its front on meanwhile."""
         if self._key is None and batch.keys is None:
             raise HandlerFailedError(no_keys(self._name))
-        for piece in in_chunks(batch.messages(), _PIECE, _PIECE_BYTES, lambda message: len(message.payload or b"")):
+        for piece in in_chunks(batch.messages(), _PIECE, _PIECE_BYTES, payload_size):
             await self._handle_piece(batch, piece)
 
     async def _handle_piece(self, batch: Batch, piece: Sequence[Message]) -> None:
@@ -155,11 +143,5 @@ def no_keys(name: str) -> str:
 
 def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     """One error for several lanes: what stops the daemon counts most."""
-    leaves = list(_leaves(errors))
-    return next((leaf for leaf in leaves if isinstance(leaf, HandlerFailedError)), leaves[0])
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for each in error.exceptions for leaf in _leaves(each)]
-    return [error]
+    found = list(leaves(errors))
+    return next((leaf for leaf in found if isinstance(leaf, HandlerFailedError)), found[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from types import FunctionType
-from typing import Any, Protocol
+from typing import Any
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.partition import TopicPartition
@@ -20,56 +20,32 @@ from consumerd.handlers.messages import Batch
 from consumerd.handlers.secret_options import with_secret_files
 
 
-class _HasHandle(Protocol):
-    async def handle(self, batch: Batch) -> None: ...
-
-
 class _Completed(Handler):
-    """A handler that has only some of the methods, with the others' defaults added."""
+    """A handler that has only some of the methods, or is a bare `async def`, with the defaults of the others added."""
 
-    def __init__(self, inner: _HasHandle) -> None:
-        self._inner = inner
-
-    @property
-    def plain(self) -> object:
-        return self._inner
+    def __init__(self, plain: object, handle: Callable[[Batch], Awaitable[None]]) -> None:
+        self.plain = plain
+        self._handle = handle
 
     async def handle(self, batch: Batch) -> None:
-        await self._inner.handle(batch)
+        await self._handle(batch)
 
     async def start(self, context: HandlerContext) -> None:
-        if method := getattr(self._inner, "start", None):
+        if method := getattr(self.plain, "start", None):
             await method(context)
 
     async def stop(self) -> None:
-        if method := getattr(self._inner, "stop", None):
+        if method := getattr(self.plain, "stop", None):
             await method()
 
     async def position(self, partition: TopicPartition) -> int | None:
-        if method := getattr(self._inner, "position", None):
+        if method := getattr(self.plain, "position", None):
             answer: int | None = await method(partition)
             return answer
         return None
 
     def __repr__(self) -> str:
-        return repr(self._inner)
-
-
-class _FunctionHandler(Handler):
-    """A bare `async def function(batch)`."""
-
-    def __init__(self, function: Callable[[Batch], Awaitable[None]]) -> None:
-        self._function = function
-
-    @property
-    def plain(self) -> object:
-        return self._function
-
-    async def handle(self, batch: Batch) -> None:
-        await self._function(batch)
-
-    def __repr__(self) -> str:
-        return repr(self._function)
+        return repr(self.plain)
 
 
 def load_handler(name: str, options: Mapping[str, Any] | None = None) -> Handler:
@@ -92,7 +68,7 @@ def make_handler(found: object, options: Mapping[str, Any] | None = None, *, nam
 
 def plain_handler(handler: Handler) -> object:
     """Return the plugin's own object: `handler` itself, or the wrapped object if methods had to be added to it."""
-    return handler.plain if isinstance(handler, (_Completed, _FunctionHandler)) else handler
+    return handler.plain if isinstance(handler, _Completed) else handler
 
 
 def _build(name: str, found: object, options: dict[str, Any]) -> Handler:
@@ -123,7 +99,7 @@ def _complete(name: str, thing: object) -> Handler:
         thing.close()
     handle = getattr(thing, "handle", None)
     if handle is None and inspect.iscoroutinefunction(thing):
-        return _FunctionHandler(thing)
+        return _Completed(thing, thing)
     if handle is None:
         raise HandlerLoadError(f"handler {name!r} returned a {type(thing).__name__}, which has no method `handle`.")
     for method in ("handle", "start", "stop", "position"):
@@ -132,7 +108,7 @@ def _complete(name: str, thing: object) -> Handler:
             raise HandlerLoadError(f"handler {name!r}: its method `{method}` must be an `async def`.")
     if isinstance(thing, Handler):
         return thing
-    return _Completed(thing)  # type: ignore[arg-type]  # checked above
+    return _Completed(thing, handle)
 
 
 def _is_plain(found: Callable[..., object]) -> bool:

@@ -143,6 +143,11 @@ _decoded_message = functools.partial(tuple.__new__, _DecodedMessage)
 _decoded_keyed_message = functools.partial(tuple.__new__, _DecodedKeyedMessage)
 
 
+def payload_size(message: Message | KeyedMessage) -> int:
+    """The bytes of a message's payload; 0 of a tombstone."""
+    return len(message.payload or b"")
+
+
 _NOTHING: Final[Iterator[object]] = iter(())
 
 

@@ -18,9 +18,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from consumerd.base.errors import HandlerLoadError
-from consumerd.base.partition import TopicPartition
 from consumerd.base.plugins import MIDDLEWARE, call, find
-from consumerd.handlers.api import Handler
+from consumerd.handlers.api import Handler, HandlerStage
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch
 from consumerd.handlers.tracebacks import brief, short_traceback
@@ -107,11 +106,11 @@ def _hooks(found: object) -> bool:
     return any(hasattr(found, hook) for hook in _HOOKS)
 
 
-class WithMiddleware(Handler):
+class WithMiddleware(HandlerStage):
     """Calls `inner` between the hooks of `middleware`, the first of which is the outermost."""
 
     def __init__(self, inner: Handler, middleware: Sequence[NamedMiddleware]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._middleware = tuple(middleware)
         self._context: HandlerContext | None = None
 
@@ -134,9 +133,6 @@ class WithMiddleware(Handler):
                 failure = failure or error
         if failure is not None:
             raise failure
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        return await self._inner.position(partition)
 
     async def handle(self, batch: Batch) -> None:
         """Call the hooks and the handler. Raises the error of the handler, else that of a hook."""

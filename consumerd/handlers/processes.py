@@ -33,7 +33,7 @@ from consumerd.base.plugins import HANDLER, call, find
 from consumerd.handlers.api import Handler
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.context import HandlerContext
-from consumerd.handlers.messages import Batch, Message
+from consumerd.handlers.messages import Batch, Message, payload_size
 from consumerd.handlers.threads import in_thread
 from consumerd.handlers.tracebacks import TRACEBACK, short_traceback
 
@@ -83,7 +83,7 @@ class ProcessHandler(Handler):
     async def handle(self, batch: Batch) -> None:
         """Have a worker handle the messages. Raises what the handler raises, and WorkerDiedError."""
         handled = batch.handled
-        pieces = in_chunks(batch.rest(handled).messages(), _MESSAGES, _BYTES, lambda each: len(each.payload or b""))
+        pieces = in_chunks(batch.rest(handled).messages(), _MESSAGES, _BYTES, payload_size)
         for piece in pieces:
             worker = await self._idle.get()
             try:

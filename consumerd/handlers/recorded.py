@@ -14,7 +14,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers.batching import cut
 from consumerd.handlers.chunks import in_chunks
-from consumerd.handlers.messages import Batch, KeyedMessage, Message
+from consumerd.handlers.messages import Batch, KeyedMessage, Message, payload_size
 from consumerd.handlers.sparse_content import SparseContent
 from consumerd.storage.archives.dumped import DumpedSegment, find_dumped, find_uncommitted, open_dumped
 from consumerd.storage.log.archive_items import FlawKind
@@ -102,7 +102,7 @@ def batches(messages: Iterable[Message | KeyedMessage], size: HandlerSection) ->
 
 
 def _size(messages: list[Message | KeyedMessage]) -> int:
-    return sum(len(message.payload or b"") for message in messages)
+    return sum(map(payload_size, messages))
 
 
 def _record(record: dict[str, Any]) -> Message | KeyedMessage:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from consumerd.base.partition import TopicPartition
-from consumerd.handlers import Batch, DeadLetters, Handler, HandlerContext, Letter
+from consumerd.handlers import Batch, DeadLetters, Handler, Letter
+from consumerd.handlers.api import HandlerStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +70,15 @@ class MemoryDeadLetters(DeadLetters):
         return
 
 
-class ObservedHandler(Handler):
+class ObservedHandler(HandlerStage):
     """Passes everything on to `inner`, notes each attempt in `attempts`, and raises the errors of `failures` first."""
 
     def __init__(self, inner: Handler, attempts: list[Attempt], failures: deque[Exception]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self.attempts = attempts
         #: Called at the beginning of every attempt.
         self.entered: Callable[[TopicPartition], None] = lambda _: None
         self._failures = failures
-
-    async def start(self, context: HandlerContext) -> None:
-        await self._inner.start(context)
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        return await self._inner.position(partition)
 
     async def handle(self, batch: Batch) -> None:
         self.entered(batch.partition)

@@ -40,7 +40,7 @@ from consumerd.handlers.api import Handler, PartitionTakenError, SinkPosition
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.context import HandlerContext
-from consumerd.handlers.messages import Batch, Message
+from consumerd.handlers.messages import Batch, Message, payload_size
 from consumerd.handlers.secret_options import Secret
 from consumerd.net.addresses import connect_reason
 
@@ -300,7 +300,7 @@ class PostgresHandler(Handler):
         import asyncpg  # noqa: PLC0415
 
         try:
-            for piece in in_chunks(batch.messages(), _ROWS, _ROW_BYTES, _size):
+            for piece in in_chunks(batch.messages(), _ROWS, _ROW_BYTES, payload_size):
                 await connection.copy_records_to_table(
                     self._name,
                     schema_name=self._schema or None,
@@ -357,11 +357,6 @@ SELECT count(*) = 3 AS found FROM pg_attribute WHERE NOT attisdropped AND (
 
 def _quoted(name: str) -> str:
     return ".".join(f'"{part}"' for part in name.split("."))
-
-
-def _size(message: Message) -> int:
-    payload: bytes | None = message.payload
-    return len(payload or b"")
 
 
 def _row(message: Message) -> tuple[Any, ...]:

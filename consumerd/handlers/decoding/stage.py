@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar, cast, overload
 
-from consumerd.base.partition import TopicPartition
-from consumerd.handlers.api import Handler
+from consumerd.handlers.api import Handler, HandlerStage
 from consumerd.handlers.contents import Source
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.counts import HandlerCounts
@@ -38,13 +37,13 @@ RUN_BYTES: Final = 4 << 20
 _TURN: Final = 0.02
 
 
-class Decoding(Handler):
+class Decoding(HandlerStage):
     """Delivers decoded batches to `inner`, which has its retry policy around it. `name` is that of the decoder."""
 
     def __init__(
         self, inner: Handler, decoder: Decoder, giving_up: GivingUp, counts: HandlerCounts, *, name: str = "decoder"
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._decode = decoder.decode
         self._giving_up = giving_up
         self._counts = counts
@@ -52,13 +51,7 @@ class Decoding(Handler):
 
     async def start(self, context: HandlerContext) -> None:
         self._clock = context.clock
-        await self._inner.start(context)
-
-    async def stop(self) -> None:
-        await self._inner.stop()
-
-    async def position(self, partition: TopicPartition) -> int | None:
-        return await self._inner.position(partition)
+        await super().start(context)
 
     async def handle(self, batch: Batch) -> None:
         """Return when every message of `batch` was handled, or given up by the policy."""

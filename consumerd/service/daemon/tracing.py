@@ -21,6 +21,7 @@ from opentelemetry.util.types import AttributeValue
 from consumerd.base.errors import reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, Handler
+from consumerd.handlers.api import HandlerStage
 from consumerd.member.consumer.stats import CommitAttempt, Rebalance
 
 #: Contexts that the span of one batch links to: as many as the SDK keeps by default.
@@ -29,14 +30,11 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _FIELDS: Final = frozenset(_PROPAGATOR.fields)
 
 
-class TracedHandler(Handler):
+class TracedHandler(HandlerStage):
     """Calls `inner`, each batch in a span of its own."""
 
     def __init__(self, inner: Handler, tracer: Tracer, common: dict[str, AttributeValue]) -> None:
-        self.start = inner.start  # type: ignore[method-assign]
-        self.stop = inner.stop  # type: ignore[method-assign]
-        self.position = inner.position  # type: ignore[method-assign]
-        self._inner = inner
+        super().__init__(inner)
         self._tracer = tracer
         self._common = common
 
