@@ -35,7 +35,7 @@ import structlog
 from benchmarks.group_stage.feed import Feed
 from benchmarks.race import Measurement, table
 from consumerd.base.clock import SystemClock
-from consumerd.demo.processes import DaemonProcess
+from consumerd.demo.processes import DaemonProcess, parse_event
 from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk.session import Session
 from consumerd.storage.broker.config import BrokerConfig
@@ -99,7 +99,8 @@ class Watch:
 
     def begun(self) -> int:
         """Partitions that it has begun to read."""
-        return self._log.read_bytes().count(b'"event": "partition_started"')
+        events = [parse_event(line) or {} for line in self._log.read_text("utf-8").splitlines()]
+        return sum(event.get("partitions", 1) for event in events if event.get("event") == "partition_started")
 
     def add_descriptors(self) -> None:
         """Open files, and which of them are connections."""

@@ -118,7 +118,8 @@ class Ours(Member):
         return sum(int(event["partitions"]) for event in self.process.events() if event["event"] == name)
 
     def begun(self) -> int | None:
-        return sum(1 for event in self.process.events() if event["event"] == "partition_started")
+        events = self.process.events()
+        return sum(event.get("partitions", 1) for event in events if event["event"] == "partition_started")
 
 
 class Jafka(Member):

@@ -239,7 +239,10 @@ async def test_reload_moves_a_topic_from_one_to_the_other_without_loss_or_repeti
         sent["audit", str(partition), "two"] = 1
     await world.until(lambda: handled(daemon) == sent)
     started = [event for event in daemon.events() if event["event"] == "partition_started"]
-    assert {event["subscription"] for event in started[-4:]} == {"audit"}
+    began = [
+        (event["subscription"], name) for event in started for name in event.get("offsets", [event.get("partition")])
+    ]
+    assert {subscription for subscription, _ in began[-4:]} == {"audit"}
     changed["subscriptions"][0]["name"] = "other"
     await reload(**changed)
     refused = [event for event in daemon.events() if event["event"] == "configuration_keys_refused"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -95,6 +96,8 @@ class OwnedPartitions:
         self._interrupted: dict[TopicPartition, _Interrupted] | None = None
         self._starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._turns = TurnLimit(_BEGIN_TOGETHER)
+        #: The partitions that began, with their offsets, until a line of the log names them.
+        self._started: dict[TopicPartition, int] = {}
         self._commits = Commits(store, fence, clock, owner.stats, self._report_lost, pool.counters)
 
     @property
@@ -182,7 +185,7 @@ class OwnedPartitions:
             if lane.closed:  # it was drained meanwhile
                 return
             start = owned.work.position  # hooks may seek
-            log.info("partition_started", partition=str(partition), offset=start)
+            self._note_started(partition, start)
             self._pool.add(partition, start, lane, owned.work.log)
             if owned.paused:
                 self._pool.pause(partition)
@@ -195,6 +198,24 @@ class OwnedPartitions:
             self._lost(frozenset([partition]))
         except ConsumerdError as error:
             self._owner.request_stop(error)
+
+    def _note_started(self, partition: TopicPartition, offset: int) -> None:
+        """Log that a partition begins, in one line with those that begin in the same or in successive turns."""
+        self._started[partition] = offset
+        if len(self._started) == 1:
+            asyncio.get_running_loop().call_soon(self._log_started, 1)
+
+    def _log_started(self, known: int) -> None:
+        if len(self._started) > known:  # the next turn may bring more
+            asyncio.get_running_loop().call_soon(self._log_started, len(self._started))
+            return
+        started, self._started = self._started, {}
+        offsets = {str(partition): offset for partition, offset in islice(started.items(), _SHOWN)}
+        if len(started) == 1:
+            ((partition, offset),) = offsets.items()
+            log.info("partition_started", partition=partition, offset=offset)
+        else:
+            log.info("partition_started", partitions=len(started), offsets=offsets)
 
     async def _write_down(self, owned: OwnedPartition) -> None:
         """Commit the offset at which the partition continues, which is known only now; repeat until it succeeds."""

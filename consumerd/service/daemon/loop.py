@@ -7,14 +7,22 @@ daemon continues with its loop then, to stop in order: its handlers are its user
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 from collections.abc import Callable, Coroutine
-from typing import Literal, TypeVar
+from contextlib import ExitStack
+from typing import Final, Literal, TypeVar
 
 from consumerd.base.errors import ConfigError, HandlerFailedError
 from consumerd.service.daemon.memory import tune_malloc
 from consumerd.service.daemon.signals import ProcessSignals
 
 _T = TypeVar("_T")
+
+#: Files that a loop, and what is imported after its start, open at once.
+_LEAST_FILES: Final = 11
+#: The limit of open files that errors recommend.
+_ENOUGH_FILES: Final = 256
 
 
 def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -23,6 +31,21 @@ def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def too_few_files(limit: int) -> ConfigError:
+    """The error of a process that may open `limit` files only."""
+    return ConfigError(f"only {limit} open files are allowed (ulimit -n, LimitNOFILE): raise it to {_ENOUGH_FILES}")
+
+
+def _require_files() -> None:
+    """Raise ConfigError where too few files can be opened: uvloop does not end in order when its start fails."""
+    try:
+        with ExitStack() as opened:
+            for _ in range(_LEAST_FILES):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        raise too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]) from error
 
 
 def run_on_loop(
@@ -35,13 +58,17 @@ def run_on_loop(
     """Run `main` to its end; `auto` takes uvloop where it is installed.
 
     `budget`: bytes of messages that may be held in memory. With `signals`, a call of `sys.exit` in any task asks for a
-    stop in order, as a signal does, and is a failure of the handler. Raises ConfigError where uvloop is missing, and
-    HandlerFailedError.
+    stop in order, as a signal does, and is a failure of the handler. Raises ConfigError where uvloop is missing or too
+    few files can be opened, and HandlerFailedError.
     """
     factory = None if loop == "asyncio" else _uvloop_factory()
-    if loop == "uvloop" and factory is None:
+    try:
+        if loop == "uvloop" and factory is None:
+            raise ConfigError("daemon.loop is uvloop, which is not installed; install it or set auto.")
+        _require_files()
+    except ConfigError:
         main.close()
-        raise ConfigError("daemon.loop is uvloop, which is not installed; install it or set auto.")
+        raise
     tune_malloc(budget)
     with asyncio.Runner(loop_factory=factory) as runner:
         if signals is None:

@@ -108,6 +108,22 @@ sys.exit(code)
 """
 
 
+@pytest.mark.parametrize("limit", [10, 14])
+def test_too_few_open_files_are_one_sentence(tmp_path: Path, limit: int) -> None:
+    path = tmp_path / "events.toml"
+    path.write_text(
+        'handler.name = "null"\n[group]\nid = "g"\ntopics = { events = 1 }\n[zookeeper]\nconnect = "127.0.0.1:1"\n'
+    )
+    command = f'ulimit -n {limit} && exec "$0" -P -m consumerd run -c "$1"'
+    ended = subprocess.run(
+        ["/bin/sh", "-c", command, sys.executable, path], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert ended.stderr == (
+        f"consumerd: only {limit} open files are allowed (ulimit -n, LimitNOFILE): raise it to 256\n"
+    )
+    assert ended.returncode == ExitCode.CONFIG
+
+
 @pytest.mark.parametrize(
     ("servers", "unused", "code"),
     [

@@ -95,6 +95,23 @@ async def test_begins_a_thousand_partitions_in_parts_so_that_heartbeats_pass(gro
     await member.stop()
 
 
+async def test_partitions_that_begin_together_are_one_line(group: Any) -> None:
+    """One line for each of a thousand hides what else the log says."""
+    group.topic("t", 1)
+    with capture_logs() as logs:
+        member = await group.member()
+        await group.until(lambda: "partition_started" in [entry["event"] for entry in logs])
+        group.topic("t", 1000)
+        await group.until(lambda: len(member.consumer.owned) == 1000, 60)
+        await member.stop()
+    first, *others = [entry for entry in logs if entry["event"] == "partition_started"]
+    assert first == {"event": "partition_started", "log_level": "info", "partition": "t/0-0", "offset": 0}
+    assert sum(entry["partitions"] for entry in others) == 999
+    assert len(others) <= 5
+    assert max(len(entry["offsets"]) for entry in others) == 20
+    assert others[0]["offsets"].items() >= {"t/0-1": 0}.items()
+
+
 async def test_holds_less_than_10_kib_for_each_idle_partition(group: Any) -> None:
     """Partitions are idle by the thousand, and each has two tasks, a lane, and several events."""
     count = 250
