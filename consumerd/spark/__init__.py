@@ -6,13 +6,13 @@ driver. This file imports nothing, so that executors load no more than they use.
 In: a table of options and the tables so far. Out: bronze, silver, quarantine and aggregates, and their report.
 
 Files in reading order: spec, spec_model, spec_check, spec_example, rebuild, session, packages, jvm, preflight, results,
-land, beginning, checkpoints, former_logs, owners, jobs, parsing, refining, refine, seen, aggregate, queries, stopping,
-run, runs, progress, step_history, reconcile, reconciliation, proven, reconcile_expected, reconcile_result, failures.
+land, beginning, checkpoints, former_logs, owners, jobs, parsing, refine, seen, aggregate, queries, stopping, run, runs,
+progress, step_history, reconcile, reconciliation, proven, reconcile_expected, reconcile_result, failures.
 
 Easy to miss:
 
 - A streaming query costs a second of processor time in the JVM and half of one in a process that plans, and waits for
-  its trigger by the machine's clock. So `land` plans in the driver, and runs one job for each batch.
+  its trigger by the machine's clock. So `land` and `refine` plan in the driver, and run one job for each batch.
 - Spark keeps the progress of a query's last hundred batches, and counts the rows of a batch once for each use of its
   frame.
 - Spark writes the state of a query while the rows of a batch are computed: if the table already has the batch, its rows

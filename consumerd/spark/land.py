@@ -8,18 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import SparkSession
 
-from consumerd.spark.beginning import note_new
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.jobs import SparkTasks
 from consumerd.spark.lake.batches import BatchDisplay
-from consumerd.spark.lake.checkpoint import WritableCheckpoint
-from consumerd.spark.lake.handover import catch_up
 from consumerd.spark.lake.land import land_by_tasks
-from consumerd.spark.lake.tasks import LANDED_AT
-from consumerd.spark.queries import run_query
 from consumerd.spark.results import LandResult
 from consumerd.spark.tables.lake import LakeBatchTable
 
@@ -49,35 +43,4 @@ def land(
             storage_options=bronze.store,
             available_now=available_now,
             display=display,
-        )
-
-
-def land_stream(
-    spark: SparkSession, pipeline: PipelineSpec, stream: DataFrame, *, interval: str | None = None
-) -> LandResult:
-    """Land the rows of any stream: its columns become bronze's. `interval`: until a signal. Raises ConsumerdError."""
-    with declared_errors():
-        table = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
-        checkpoint = WritableCheckpoint(pipeline.checkpoint("land"), spark)
-        catch_up(pipeline, checkpoint, table.lake, spark)
-        checkpoint.must_match(table)
-        before = table.last_batch
-
-    def store(rows: DataFrame, batch: int) -> None:
-        note_new(spark, pipeline, batch)
-        rows = rows.withColumn(LANDED_AT, F.current_timestamp())
-        table.append(rows, writer=checkpoint.query_id(), batch=batch)
-
-    run = run_query(spark, pipeline, "land", stream, store, interval=interval)
-    with declared_errors():
-        last = table.last_batch
-        new = last not in (None, before)
-        return LandResult(
-            pipeline=pipeline.name,
-            table=table.path,
-            rows=table.read(after=-1 if before is None else before).count() if new else 0,
-            batches=run.batches,
-            last_batch=last,
-            seconds=run.seconds,
-            stopped=run.stopped,
         )

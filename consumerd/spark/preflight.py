@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from consumerd.base.errors import ConfigError, NotFoundError
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.aggregate import DeclaredWindows
 from consumerd.spark.failures import FileFailedError
 from consumerd.spark.source.discovery import open_origin
@@ -35,10 +35,8 @@ def check_steps(pipeline: PipelineSpec, steps: Sequence[str], config: Mapping[st
     `config`: Spark's properties, which may say that paths are elsewhere.
     """
     check_pipeline(pipeline)
-    if "refine" in steps and pipeline.refine is None:
-        raise ConfigError(
-            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
-        )
+    if "refine" in steps:
+        pipeline.declared_refine  # noqa: B018 - it raises
     if "aggregate" in steps:
         DeclaredWindows.of(pipeline)
     base = _local(pipeline.base, config)

@@ -35,12 +35,9 @@ def run_query(
     step: str,
     stream: DataFrame,
     on_batch: Callable[[DataFrame, int], None],
-    *,
-    interval: str | None = None,
 ) -> QueryRun:
-    """Pass every batch of `stream` to `on_batch(frame, number)` until all available messages are done.
+    """Pass every batch of `stream` to `on_batch(frame, number)` until all available rows are done, or until a signal.
 
-    With an `interval` such as `10 seconds` continue until SIGTERM or SIGINT instead, which also end the other kind.
     The checkpoint is the pipeline's for `step`. Raises ConsumerdError.
     """
     done = 0
@@ -53,13 +50,9 @@ def run_query(
         done += 1
 
     began = time.monotonic()
-    writer = (
-        stream.writeStream.queryName(f"{pipeline.name}.{step}")
-        .foreachBatch(counted)
-        .option("checkpointLocation", pipeline.checkpoint(step))
-    )
-    writer = writer.trigger(availableNow=True) if interval is None else writer.trigger(processingTime=interval)
     checkpoint = pipeline.checkpoint(step)
+    writer = stream.writeStream.queryName(f"{pipeline.name}.{step}").foreachBatch(counted)
+    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     with stop_on_signals() as stop, declared_errors(checkpoint), locked(spark, checkpoint):
         query = writer.start()
         stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop)

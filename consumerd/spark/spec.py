@@ -107,6 +107,15 @@ class PipelineSpec:
         return f"{self.refined if step.startswith('refine') else self.base}/_checkpoints/{step}"
 
     @property
+    def declared_refine(self) -> RefineSpec:
+        """The `[refine]` table. Raises ConfigError where there is none."""
+        if self.refine is None:
+            raise ConfigError(
+                f"the pipeline {self.name} has no [refine] table: add one that says how to parse its messages."
+            )
+        return self.refine
+
+    @property
     def is_continuous(self) -> bool:
         """Whether `land` runs until it is stopped."""
         return self.trigger != AVAILABLE_NOW

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConsumerdError
-from consumerd.spark.land import land_stream
+from consumerd.spark.checkpoints import Checkpoint
+from consumerd.spark.lake.refine import REFINED_AT
 from consumerd.spark.packages import required_packages
+from consumerd.spark.parsing import REASON, parse
+from consumerd.spark.queries import run_query
 from consumerd.spark.refine import refine
 from consumerd.spark.run import compact
 from consumerd.spark.session import build_session
@@ -25,11 +26,12 @@ from consumerd.spark.spec import parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.lake import LakeBatchTable, with_batch
 from consumerd.spark.tables.table import CompactResult
+from tests.spark.landing import land_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
+
+    from consumerd.spark.spec import PipelineSpec
 
 SCHEMA = {
     "type": "record",
@@ -62,7 +64,7 @@ class EarlierTable(LakeBatchTable):
     def exists(self) -> bool:
         return Path(self.path, "_delta_log").exists()
 
-    def append(self, frame: DataFrame, *, writer: str, batch: int, **_: object) -> bool:
+    def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
         if not self.exists:
             columns = ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in with_batch(frame.schema))
             owner = f"TBLPROPERTIES ('consumerd.writer' = '{writer}')"
@@ -75,7 +77,7 @@ class EarlierTable(LakeBatchTable):
     def read(self, after: int = -1, to: int | None = None) -> DataFrame:
         return self._spark.read.format("delta").load(self.path).where(F.col("batch") > after)
 
-    def read_stream(self, batches_per_trigger: int | None = None, most: int | None = None) -> DataFrame:
+    def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
         return self._spark.readStream.format("delta").option("maxFilesPerTrigger", 64).load(self.path)
 
     def batches(self) -> tuple[range, ...]:
@@ -88,11 +90,23 @@ class EarlierTable(LakeBatchTable):
         raise NotImplementedError
 
 
-@contextmanager
-def earlier_release() -> Iterator[None]:
-    steps = ("consumerd.spark.land.LakeBatchTable", "consumerd.spark.refine.LakeBatchTable")
-    with mock.patch(steps[0], EarlierTable), mock.patch(steps[1], EarlierTable):
-        yield
+def refine_earlier(spark: SparkSession, pipeline: PipelineSpec) -> int:
+    """Refine as earlier releases did, by a stream with Delta's own offsets; returns the rows of silver."""
+    assert pipeline.refine is not None
+    bronze, silver, quarantine = (
+        EarlierTable(spark, path, pipeline.format) for path in (pipeline.bronze, pipeline.silver, pipeline.quarantine)
+    )
+    checkpoint, fields = Checkpoint(spark, pipeline.checkpoint("refine")), list(pipeline.refine.columns)
+
+    def store(frame: DataFrame, batch: int) -> None:
+        assert pipeline.refine is not None
+        rows = parse(frame, pipeline.refine).withColumn(REFINED_AT, F.current_timestamp())
+        good = rows.where(F.col(REASON).isNull()).drop("value", "crc_ok", "_corrupt", REASON, REFINED_AT)
+        for table, kept in ((silver, good), (quarantine, rows.where(F.col(REASON).isNotNull()).drop(*fields))):
+            table.append(kept, writer=checkpoint.query_id(), batch=batch)
+
+    run_query(spark, pipeline, "refine", bronze.read_stream(), store)
+    return silver.read().count()
 
 
 def main(root: Path, jars: str) -> dict[str, Any]:
@@ -115,14 +129,13 @@ def main(root: Path, jars: str) -> dict[str, Any]:
     spark = build_session("local[2]", config=config | dict(needs.config))
     said: dict[str, Any] = {}
 
-    def land(messages: list[tuple[int, bytes]]) -> Any:
+    def land(messages: list[tuple[int, bytes]], kind: type[LakeBatchTable] = LakeBatchTable) -> int:
         rows = [(bytearray(v), "t", 0, at, None, "0", 0, at + 10, True, None) for at, v in messages]
         spark.createDataFrame(rows, COLUMNS).coalesce(1).write.mode("append").parquet(str(root / "inbox"))
-        return land_stream(spark, pipeline, spark.readStream.schema(COLUMNS).parquet(str(root / "inbox")))
+        return land_stream(spark, pipeline, spark.readStream.schema(COLUMNS).parquet(str(root / "inbox")), kind)
 
-    with earlier_release():
-        said["earlier"] = [land(MESSAGES[:3]).rows, refine(spark, pipeline).rows_silver]
-    said["landed"] = [land(MESSAGES[3:]).rows, land([(0, b"\x0c\x00"), (50, b"\x0e\x00")]).rows, land([]).rows]
+    said["earlier"] = [land(MESSAGES[:3], EarlierTable), refine_earlier(spark, pipeline)]
+    said["landed"] = [land(MESSAGES[3:]), land([(0, b"\x0c\x00"), (50, b"\x0e\x00")]), land([])]
     result = refine(spark, pipeline)
     said["refined"] = [result.rows_silver, result.rows_quarantined, result.duplicates, dict(result.reasons)]
     silver = open_table(spark, pipeline.silver)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,12 +17,17 @@ import pytest
 
 from consumerd.base.errors import ConfigError, ConsumerdError, NotFoundError
 from consumerd.spark.lake import open_lake_table
+from consumerd.spark.lake.batches import PlannedBatch
 from consumerd.spark.lake.delta import DeltaLakeTable
-from consumerd.spark.land import land_stream
+from consumerd.spark.lake.refine import RefinedFiles
+from consumerd.spark.land import land
+from consumerd.spark.queries import run_query
 from consumerd.spark.refine import _Refining, preview, refine, refine_again
 from consumerd.spark.spec import PipelineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.errors import TableBehindError, TableOwnedError
+from consumerd.wire.v07 import encode_message_set
+from tests.spark.landing import land_stream
 from tests.unit.spark.lake.test_refine_step import land as land_batch
 
 if TYPE_CHECKING:
@@ -45,13 +48,13 @@ def pipeline_of(root: Path, **refined: Any) -> PipelineSpec:
 
 
 @pytest.fixture
-def lander(spark: SparkSession, tmp_path: Path) -> Callable[..., Any]:
+def lander(spark: SparkSession, tmp_path: Path) -> Callable[..., int]:
     """Land rows (offset, value, and what differs from a good message) as one batch of bronze."""
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     spark.createDataFrame([], COLUMNS).write.mode("overwrite").parquet(str(inbox / "none"))
 
-    def run(pipeline: PipelineSpec, rows: list[tuple[Any, ...]]) -> Any:
+    def run(pipeline: PipelineSpec, rows: list[tuple[Any, ...]]) -> int:
         made = []
         for offset, value, *rest in rows:
             given = rest[0] if rest else {}
@@ -70,16 +73,16 @@ def lander(spark: SparkSession, tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.mark.timeout(300, func_only=True)
 def test_refines_each_identity_once_with_its_reason(
-    spark: SparkSession, tmp_path: Path, lander: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, lander: Callable[..., int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_spark: list[int] = []
-    store = _Refining.store
+    written = _Refining._by_spark
 
-    def noted(work: _Refining, frame: DataFrame, batch: int) -> None:
-        by_spark.append(batch)
-        store(work, frame, batch)
+    def noted(work: _Refining, batch: PlannedBatch) -> list[RefinedFiles]:
+        by_spark.append(batch.number)
+        return written(work, batch)
 
-    monkeypatch.setattr(_Refining, "store", noted)
+    monkeypatch.setattr(_Refining, "_by_spark", noted)
     pipeline = pipeline_of(tmp_path / "lake", fields=FIELDS, event_time="at")
     with pytest.raises(NotFoundError, match="run the step that writes it first"):
         refine(spark, pipeline)
@@ -102,7 +105,7 @@ def test_refines_each_identity_once_with_its_reason(
             (100, b"the same once more, broken"),
         ],
     )
-    assert (landed.rows, landed.batches, landed.last_batch, landed.stopped) == (13, 1, 0, False)
+    assert landed == 13
     (file,) = (tmp_path / "lake/p/bronze").glob("*.parquet")
     group = pq.ParquetFile(file).metadata.row_group(0)
     dictionaries = {
@@ -125,7 +128,7 @@ def test_refines_each_identity_once_with_its_reason(
     # Later batches: one that lies behind all before it, one that holds old rows again, and one that fills a hole.
     lander(pipeline, [(200, good | {"id": 20}), (210, good | {"id": 21})])
     again = lander(pipeline, [(0, good | {"id": 99}), (40, good), (205, good | {"id": 30}), (210, good), (220, good)])
-    assert again.rows == 5
+    assert again == 5
     more = refine(spark, pipeline)
     assert (more.rows_silver, more.rows_quarantined, more.duplicates, more.batches) == (4, 0, 3, 2)
     assert by_spark == [0, 2]  # tasks wrote the batch whose offsets were not there
@@ -174,7 +177,7 @@ def test_completes_a_batch_of_which_only_silver_was_written(
 
 @pytest.mark.timeout(200, func_only=True)
 def test_again_refines_all_rows_or_those_that_landed_in_a_time(
-    spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]
+    spark: SparkSession, tmp_path: Path, lander: Callable[..., int]
 ) -> None:
     daily = {"partition_by": ["date(landed_at)"]}
     first = pipeline_of(tmp_path / "lake", fields={"id": "int not null"}, **daily)
@@ -209,9 +212,12 @@ def test_again_refines_all_rows_or_those_that_landed_in_a_time(
         assert all(file.partition["landed_at_date"] for file in open_lake_table(path).files())
 
 
-def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
-    pipeline = pipeline_of(tmp_path / "lake")
-    lander(pipeline, [(0, {"id": 1})])
+def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "logs" / "t-0").mkdir(parents=True)
+    (tmp_path / "logs" / "t-0" / f"{0:020}.kafka").write_bytes(encode_message_set([b"{}"]))
+    source = {"path": str(tmp_path / "logs"), "subscribe": "t"}
+    pipeline = replace(pipeline_of(tmp_path / "lake"), source=source)
+    assert land(spark, pipeline).rows == 1
     with pytest.raises(ConfigError, match=r"has no \[refine\] table"):
         refine(spark, pipeline)
     base = tmp_path / "lake/p"
@@ -219,37 +225,32 @@ def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path,
     with pytest.raises(
         TableOwnedError, match=f"land of the pipeline p: .* another checkpoint .* or move {base}/bronze"
     ):
-        lander(pipeline, [(10, {"id": 2})])
+        land(spark, pipeline)
     (base / "_checkpoints/land").rename(tmp_path / "wrong")
     (tmp_path / "lost").rename(base / "_checkpoints/land")
     (base / "bronze").rename(tmp_path / "gone")
     with pytest.raises(TableBehindError, match=r"lists batches 0-0, but the table .* has no batches"):
-        lander(pipeline, [(20, {"id": 3})])
+        land(spark, pipeline)
 
 
-def test_a_signal_ends_a_continuous_query(spark: SparkSession, tmp_path: Path) -> None:
-    pipeline = pipeline_of(tmp_path / "lake")
-    more = spark.createDataFrame([(bytearray(b"{}"),)], "value binary")
-    more.write.mode("append").parquet(str(tmp_path / "other"))
-    second = replace(pipeline, name="second", trigger="1 second")
+def test_a_signal_ends_a_query_between_two_batches(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "lines").mkdir()
+    for number in range(30):
+        (tmp_path / "lines" / f"{number}.txt").write_text(f"{number}\n")
     before = signal.getsignal(signal.SIGTERM)
 
-    def ask() -> None:
-        while not (tmp_path / "lake/second/_checkpoints/land/commits/0").exists():
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def stop(frame: DataFrame, batch: int) -> None:
+        if batch == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    asking = threading.Thread(target=ask)
-    asking.start()
-    stream = spark.readStream.schema("value binary").parquet(str(tmp_path / "other"))
-    result = land_stream(spark, second, stream, interval=second.trigger)
-    asking.join()
-    assert (result.rows, result.stopped) == (1, True)
+    stream = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(str(tmp_path / "lines"))
+    run = run_query(spark, pipeline_of(tmp_path / "lake"), "aggregate", stream, stop)
+    assert (run.batches < 30, run.stopped) == (True, True)
     assert signal.getsignal(signal.SIGTERM) is before
     assert not spark.streams.active
 
 
-def test_parses_lines_with_a_pattern(spark: SparkSession, tmp_path: Path, lander: Callable[..., Any]) -> None:
+def test_parses_lines_with_a_pattern(spark: SparkSession, tmp_path: Path, lander: Callable[..., int]) -> None:
     pattern = r"(?<at>\d+)(?: (x))? \[(?<level>[A-Z(]+)\] (?<text>.*)"
     fields = {"at": "timestamp_s", "level": "string not null", "text": "string"}
     pipeline = pipeline_of(tmp_path / "lake", parse="regex", pattern=pattern, fields=fields)

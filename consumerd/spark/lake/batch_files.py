@@ -1,4 +1,4 @@
-"""The files of a table's batches, and the offsets of a stream over them."""
+"""The files of a table's batches, and the offsets of what reads them batch by batch: a step, or a stream of Spark."""
 
 from __future__ import annotations
 
@@ -71,3 +71,34 @@ class LakeFiles:
             return -1
         ranges = self._table().as_of(version - 1).batches()
         return ranges[-1][-1] if ranges else -1
+
+
+class TableBatches:
+    """The batches of a table, as what reads them has them; an end is the last batch that was read. See BatchSource.
+
+    `most`: batches that are read at a time.
+    """
+
+    def __init__(self, files: LakeFiles, most: int | None = None) -> None:
+        self._files = files
+        self._most = most
+        self._target: int | None = None
+
+    def initial(self) -> dict[str, int]:
+        return {"batch": -1}
+
+    def stop_at_present(self) -> None:
+        self._target = self._files.last()
+
+    def latest(self, start: dict[str, Any], most: int | None = None) -> dict[str, Any]:
+        most = self._most if most is None else most
+        after = self._files.reached(start)
+        last = self._files.last() if self._target is None else self._target
+        if last <= after:
+            return start
+        return {"batch": last if most is None else min(last, after + most)}
+
+    def reported(self) -> dict[str, int]:
+        return {"batch": self._files.last()}
+
+    def commit(self, end: dict[str, Any]) -> None: ...

@@ -13,7 +13,7 @@ from consumerd.spark.lake.table import LakeTable
 from consumerd.spark.lake.worker import WorkFunction
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 #: Bytes of a table's files, and of the source's log, that one task reads, about.
 TASK_BYTES: Final = 64 << 20
@@ -62,6 +62,15 @@ def grouped(parts: Iterable[Part], most: int) -> list[tuple[Part, ...]]:
     return [tuple(task) for task in tasks]
 
 
+def file_tasks(files: LakeFiles, found: Iterable[BatchFile]) -> list[tuple[Part, ...]]:
+    """All of these files, in their order, for tasks of about `TASK_BYTES`; a large file is for several."""
+    parts: list[Part] = []
+    for file in found:
+        of = max(1, round(file.size / TASK_BYTES))
+        parts += [TablePart(files, file, (share, of)) for share in range(of)]
+    return grouped(parts, TASK_BYTES)
+
+
 class ReadTable(NamedTuple):
     """A table, and how tasks open its files."""
 
@@ -71,13 +80,9 @@ class ReadTable(NamedTuple):
 
     def tasks(self, to: int | None = None) -> list[tuple[Part, ...]]:
         """The parts of the batches up to `to`, in the order of the log, for a task each. Raises NotFoundError."""
-        files = LakeFiles(self.table.path, self.format, self.store)
-        parts: list[Part] = []
-        for file in self.table.files(to=to):
-            of = max(1, round(file.size / TASK_BYTES))
-            one = BatchFile(file.path, file.size, 0, (1 << 62) if to is None else to)
-            parts += [TablePart(files, one, (share, of)) for share in range(of)]
-        return grouped(parts, TASK_BYTES)
+        last = (1 << 62) if to is None else to
+        found = [BatchFile(file.path, file.size, 0, last) for file in self.table.files(to=to)]
+        return file_tasks(LakeFiles(self.table.path, self.format, self.store), found)
 
 
 class RowScan(Protocol):

@@ -8,12 +8,10 @@ batch is refined by Spark, which compares identities (`consumerd.spark.refine`).
 
 from __future__ import annotations
 
-import base64
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import zip_longest
 from typing import Final
@@ -25,12 +23,11 @@ from consumerd.spark.lake.arrays import repeated
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.data_file import DataFile, Identities, has_identities
 from consumerd.spark.lake.days import Days, DayWriter
-from consumerd.spark.lake.decode import REASON, DeclaredField, MessageDecoder, MessageFormat
-from consumerd.spark.lake.registered import RegistrySettings
+from consumerd.spark.lake.decode import REASON, MessageDecoder, MessageFormat
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.lake.tasks import LANDED_AT
 from consumerd.spark.rebuild import Rebuild
-from consumerd.spark.seen import OffsetStretch, SeenOffsets, SeenPartition
+from consumerd.spark.seen import OffsetStretch, SeenOffsets
 
 REFINED_AT: Final = "refined_at"
 #: Columns of bronze that silver has, before the declared fields. Those of an earlier release lack the ones with types.
@@ -77,24 +74,6 @@ class RefineTarget:
         quarantine = pa.schema([*others, pa.field(REASON, pa.string()), refined_at, batch])
         return cls(messages, bronze, silver, quarantine, folders, zone, rebuild, days)
 
-    def to_json(self) -> str:
-        """As one line of JSON, without `storage_options`."""
-        bronze = base64.b64encode(self.bronze.serialize().to_pybytes()).decode()
-        rebuild = None if self.rebuild is None else asdict(self.rebuild)
-        others = self.folders, self.zone, rebuild, self.days, self.messages.registry
-        return json.dumps([self.messages.fields, self.messages.pattern, bronze, *others])
-
-    @classmethod
-    def from_json(cls, text: str) -> RefineTarget:
-        """What `to_json` wrote."""
-        fields, pattern, bronze, folders, zone, rebuild, found, registry = json.loads(text)
-        silver, quarantine = (None if each is None else Days(*each) for each in found)
-        where = None if registry is None else RegistrySettings(*registry)
-        messages = MessageFormat(tuple(DeclaredField(*each) for each in fields), pattern, registry=where)
-        columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(bronze)))
-        rebuilt = None if rebuild is None else Rebuild(**rebuild)
-        return cls.of(messages, columns, tuple(folders), zone, rebuilt, (silver, quarantine))
-
     @property
     def stored(self) -> tuple[pa.Schema, pa.Schema]:
         """The columns of the files of silver, and of quarantine."""
@@ -124,30 +103,6 @@ class RefinedFiles:
     ascending: bool
     #: Rows of quarantine, by reason.
     reasons: Mapping[str, int]
-
-    def to_json(self) -> str:
-        """As one line of JSON."""
-        return json.dumps(
-            {
-                "silver": None if self.silver is None else self.silver.to_json(),
-                "quarantine": None if self.quarantine is None else self.quarantine.to_json(),
-                "stretches": [[*each.source, each.start, each.end] for each in self.stretches],
-                "ascending": self.ascending,
-                "reasons": self.reasons,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> RefinedFiles:
-        """What `to_json` wrote."""
-        found = json.loads(text)
-        silver, quarantine = (
-            None if found[name] is None else DataFile.from_json(found[name]) for name in ("silver", "quarantine")
-        )
-        stretches = tuple(
-            OffsetStretch(SeenPartition(*source), start, end) for *source, start, end in found["stretches"]
-        )
-        return cls(silver, quarantine, stretches, found["ascending"], found["reasons"])
 
 
 def refine_rows(

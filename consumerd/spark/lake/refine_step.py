@@ -1,11 +1,11 @@
-"""`refine` without Spark: what is new in bronze into silver and quarantine, by worker processes.
+"""`refine`: what is new in bronze into silver and quarantine, by worker processes or by tasks of Spark.
 
-Strategy: a batch of this step is some batches of bronze, fixed in the checkpoint as Spark's stream does it. A task
-decodes whole files of bronze and writes one file of either table (`refine`); both are committed under one number. After
-a kill between the two commits the batch is repeated, and only the second is made.
+Strategy: a batch of this step is some batches of bronze, fixed in the checkpoint before anything of it is written. A
+task decodes whole files of bronze and writes one file of either table (`refine`); both are committed under one number.
+After a kill between the two commits the batch is repeated, and only the second is made.
 
-Where the ranges of a batch meet each other, or those of earlier batches, identities are compared (`duplicates`) before
-the commit. Otherwise no row can be there twice, and none is looked at.
+Where the ranges of a batch meet each other, or those of earlier batches, identities are compared before the commit: by
+`duplicates`, or by Spark (`consumerd.spark.refine`). Otherwise no row can be there twice, and none is looked at.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.checkpoints import locked
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.again import RebuiltTables
-from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
+from consumerd.spark.lake.batch_files import LakeFiles, TableBatches
 from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile, Identities
@@ -30,62 +30,26 @@ from consumerd.spark.lake.days import days_of
 from consumerd.spark.lake.decode import MessageFormat
 from consumerd.spark.lake.duplicates import without_duplicates
 from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.parts import TASK_BYTES, Part, TablePart, grouped, size_of
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, may_repeat
 from consumerd.spark.lake.refine_tasks import count_verdicts, keep_rows, refine_files
 from consumerd.spark.lake.table import BATCH, LakeTable
-from consumerd.spark.lake.workers import WorkerPool, available_processors
+from consumerd.spark.lake.workers import TaskPool, WorkerPool, available_processors
+from consumerd.spark.owners import owned_tables
 from consumerd.spark.progress import open_log
 from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.results import RefinePreview, RefineResult
-from consumerd.spark.seen import OffsetStretch, SeenLog, SeenOffsets
+from consumerd.spark.seen import SeenLog, SeenOffsets
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.stopping import stop_on_signals
 from consumerd.spark.tables.errors import file_errors
 from consumerd.spark.tables.files import locate
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from consumerd.spark.spec import PipelineSpec
-
-#: Bytes of bronze's files that one task reads, about.
-TASK_BYTES: Final = 64 << 20
-
-
-class BronzeSource:
-    """The batches of a table, as batches of another step see them."""
-
-    def __init__(self, files: LakeFiles, most: int) -> None:
-        self._files = files
-        self._most = most
-        self._target: int | None = None
-
-    def initial(self) -> Any:
-        return {"batch": -1}
-
-    def stop_at_present(self) -> None:
-        self._target = self._files.last()
-
-    def latest(self, start: Any) -> Any:
-        after = self._files.reached(start)
-        last = self._files.last() if self._target is None else self._target
-        return {"batch": min(last, after + self._most)} if last > after else start
-
-    def reported(self) -> Any:
-        return {"batch": self._files.last()}
-
-    def commit(self, end: Any) -> None: ...
-
-    def tasks(self, start: Any, end: Any) -> list[tuple[BatchFile, ...]]:
-        """The files between two ends, neighbours together up to `TASK_BYTES`: a task costs more than a small file."""
-        tasks: list[list[BatchFile]] = []
-        held = TASK_BYTES
-        for file in self._files.files(self._files.reached(start), self._files.reached(end)):
-            if held + file.size > TASK_BYTES:
-                tasks.append([])
-                held = 0
-            tasks[-1].append(file)
-            held += file.size
-        return [tuple(task) for task in tasks]
 
 
 def refine(
@@ -100,37 +64,12 @@ def refine(
     Raises ConsumerdError: ConfigError where the pipeline declares no `refine`, or one that only Spark can parse.
     """
     messages = _messages(pipeline)
-    path, count = pipeline.checkpoint("refine"), workers or available_processors()
-    with file_errors(pipeline.base), stop_on_signals() as stop, locked(None, path), WorkerPool(count) as pool:
-        if pipeline.rebuild is None:
-            RebuiltTables(None, pipeline).complete()
-        bronze, silver, quarantine = (
-            _table(pipeline, each) for each in (pipeline.bronze, pipeline.silver, pipeline.quarantine)
-        )
-        folders = silver.path, quarantine.path
-        assert pipeline.refine is not None
-        days = days_of(pipeline.refine.day_of, pipeline.format)
-        target = RefineTarget.of(messages, bronze.schema(), folders, zone, pipeline.rebuild, days)
-        checkpoint = WritableCheckpoint(path)
-        for table in (silver, quarantine):
-            checkpoint.must_match(table)
-        files = _bronze_files(pipeline, pipeline.rebuild)
-        source = BronzeSource(files, pipeline.batches_per_trigger)
-        work = _Refining(checkpoint, (silver, quarantine), target, pipeline, files, source, pool, display)
-        runner = BatchRunner(checkpoint, source, work.store, progress=open_log(None, pipeline, "refine"), stop=stop)
-        run = runner.run()
-        there = silver.batches()
-        return RefineResult(
-            pipeline=pipeline.name,
-            rows_silver=work.rows_silver,
-            rows_quarantined=sum(work.reasons.values()),
-            duplicates=work.duplicates,
-            batches=run.batches,
-            last_batch=there[-1][-1] if there else None,
-            seconds=run.seconds,
-            stopped=run.stopped,
-            reasons=dict(work.reasons),
-        )
+    with file_errors(pipeline.base), WorkerPool(workers or available_processors()) as pool:
+        bronze = _table(pipeline, pipeline.bronze).schema()
+        folders = locate(None, pipeline.silver)[0], locate(None, pipeline.quarantine)[0]
+        days = days_of(pipeline.declared_refine.day_of, pipeline.format)
+        target = RefineTarget.of(messages, bronze, folders, zone, pipeline.rebuild, days)
+        return RefineStep(pipeline, target, pool, display=display).run()
 
 
 def refine_again(
@@ -170,12 +109,12 @@ def preview(
     bronze = _table(pipeline, pipeline.bronze)
     target = RefineTarget.of(messages, bronze.schema(), ("", ""), zone, rebuild)
     files, shown = _bronze_files(pipeline, rebuild), display or SilentDisplay()
-    tasks = BronzeSource(files, 0).tasks({"batch": -1}, {"batch": rebuild.bronze})
-    shown.batch(0, sum(file.size for task in tasks for file in task))
+    tasks = _tasks(files, {"batch": -1}, {"batch": rebuild.bronze})
+    shown.batch(0, sum(size_of(part) for task in tasks for part in task))
     with WorkerPool(workers or available_processors()) as pool:
         found = pool.run(
             count_verdicts,
-            [(task, files, target) for task in tasks],
+            [(task, target) for task in tasks],
             on_progress=lambda each: shown.advance(*each),
             tick=shown.tick,
         )
@@ -186,11 +125,7 @@ def preview(
 
 
 def _messages(pipeline: PipelineSpec) -> MessageFormat:
-    if pipeline.refine is None:
-        raise ConfigError(
-            f"the pipeline {pipeline.name} has no [refine] table: add one that says how to parse its messages."
-        )
-    messages = MessageFormat.of(pipeline.refine)
+    messages = MessageFormat.of(pipeline.declared_refine)
     if messages.needs_spark is not None:
         raise ConfigError(f"{messages.needs_spark}: run the step with `consumerd spark refine`.")
     return messages
@@ -206,36 +141,69 @@ def _bronze_files(pipeline: PipelineSpec, rebuild: Rebuild | None) -> LakeFiles:
     )
 
 
-class _Refining:
-    """The state from one batch to the next."""
+def _tasks(files: LakeFiles, start: Any, end: Any) -> list[tuple[Part, ...]]:
+    """The files between two ends for a task each; a file is not cut, since its messages may share an offset."""
+    found = files.files(files.reached(start), files.reached(end))
+    return grouped((TablePart(files, file) for file in found), TASK_BYTES)
+
+
+class RefineStep:
+    """One run of the step, by the tasks of any pool.
+
+    `spark`: for the files of the checkpoint, where they are not on this machine.
+    """
 
     def __init__(
         self,
-        checkpoint: WritableCheckpoint,
-        tables: tuple[LakeTable, LakeTable],
-        target: RefineTarget,
         pipeline: PipelineSpec,
-        files: LakeFiles,
-        source: BronzeSource,
-        pool: WorkerPool,
-        display: BatchDisplay | None,
+        target: RefineTarget,
+        pool: TaskPool,
+        *,
+        spark: SparkSession | None = None,
+        display: BatchDisplay | None = None,
     ) -> None:
-        assert pipeline.refine is not None
-        self._checkpoint = checkpoint
-        self._tables = tables
-        self._target = target
-        self._dedup = pipeline.refine.dedup
         self._pipeline = pipeline
-        self._files = files
-        self._source = source
+        self._target = target
         self._pool = pool
+        self._spark = spark
         self._shown = display or SilentDisplay()
-        seen, system = locate(None, pipeline.checkpoint("refine-seen"))
+        self._store = dict(target.storage_options)
+        self._tables = [
+            open_lake_table(folder, pipeline.format, storage_options=self._store) for folder in target.folders
+        ]
+        most = None if pipeline.rebuild is None else pipeline.rebuild.bronze
+        self._files = LakeFiles(locate(spark, pipeline.bronze)[0], pipeline.format, self._store, most)
+        self._checkpoint = WritableCheckpoint(pipeline.checkpoint("refine"), spark)
+        seen, system = locate(spark, pipeline.checkpoint("refine-seen"))
         self._seen = SeenLog(system, seen)
-        self.rows_silver = self.duplicates = 0
-        self.reasons: Counter[str] = Counter()
+        self._rows_silver = self._duplicates = 0
+        self._reasons: Counter[str] = Counter()
 
-    def store(self, batch: PlannedBatch, tick: Callable[[], None]) -> None:
+    def run(self) -> RefineResult:
+        """Refine all that there is. Raises ConsumerdError: of the checkpoint and of the tables; OSError."""
+        pipeline, path = self._pipeline, self._pipeline.checkpoint("refine")
+        with stop_on_signals() as stop, locked(self._spark, path), owned_tables(pipeline, "refine"):
+            if pipeline.rebuild is None:
+                RebuiltTables(self._spark, pipeline, self._store).complete()
+            for table in self._tables:
+                self._checkpoint.must_match(table)
+            source = TableBatches(self._files, pipeline.batches_per_trigger)
+            progress = open_log(self._spark, pipeline, "refine")
+            run = BatchRunner(self._checkpoint, source, self._commit, progress=progress, stop=stop).run()
+            there = self._tables[0].batches()
+            return RefineResult(
+                pipeline=pipeline.name,
+                rows_silver=self._rows_silver,
+                rows_quarantined=sum(self._reasons.values()),
+                duplicates=self._duplicates,
+                batches=run.batches,
+                last_batch=there[-1][-1] if there else None,
+                seconds=run.seconds,
+                stopped=run.stopped,
+                reasons=dict(self._reasons),
+            )
+
+    def _commit(self, batch: PlannedBatch, tick: Callable[[], None]) -> None:
         """Write a batch, and commit it to both tables."""
         writer = self._checkpoint.query_id()
         both = list(zip(self._tables, self._target.stored, self._target.days, strict=True))
@@ -244,9 +212,7 @@ class _Refining:
         ]
         if not any(wanted):
             return
-        found = self._written(batch, tick)
-        if self._dedup:
-            found = self._without_duplicates(found, batch.number)
+        found = self._refined(batch, tick)
         silver, quarantine = (
             table.commit(
                 [file for each in found if (file := getattr(each, name)) is not None],
@@ -258,49 +224,59 @@ class _Refining:
             for (table, schema, days), name in zip(both, ("silver", "quarantine"), strict=True)
         )
         for each in found:
-            self.rows_silver += each.silver.rows if silver and each.silver is not None else 0
-            self.reasons.update(each.reasons if quarantine else {})
+            self._rows_silver += each.silver.rows if silver and each.silver is not None else 0
+            self._reasons.update(each.reasons if quarantine else {})
+
+    def _refined(self, batch: PlannedBatch, tick: Callable[[], None]) -> list[RefinedFiles]:
+        """The files of a batch, without rows whose identities were there before; what was there is noted."""
+        found = self._written(batch, tick)
+        if not self._pipeline.declared_refine.dedup:
+            return found
+        seen = self._seen_before(batch.number)
+        self._seen.store(batch.number, seen.with_stretches(stretch for each in found for stretch in each.stretches))
+        return self._without_duplicates(found, seen, batch) if may_repeat(found, seen) else found
 
     def _written(self, batch: PlannedBatch, tick: Callable[[], None]) -> list[RefinedFiles]:
-        tasks = self._source.tasks(batch.start, batch.end)
-        self._shown.batch(batch.number, sum(file.size for task in tasks for file in task))
+        tasks = _tasks(self._files, batch.start, batch.end)
+        self._shown.batch(batch.number, sum(size_of(part) for task in tasks for part in task))
 
         def look() -> None:
             self._shown.tick()
             tick()
 
         at = datetime.now(UTC)
-        results = self._pool.run(
+        results: list[list[RefinedFiles]] = self._pool.run(
             refine_files,
-            [(task, self._files, self._target, batch.number, at) for task in tasks],
+            [(task, self._target, batch.number, at) for task in tasks],
             on_progress=lambda each: self._shown.advance(*each),
             tick=look,
         )
-        if batch.number == 0 and self._target.rebuild is not None and self._target.rebuild.is_partial:
+        if self._keeps_rows(batch):
             results = [*self._kept(look), *results]
-        return [RefinedFiles.from_json(each) for task in results for each in task]
+        return [each for task in results for each in task]
 
-    def _kept(self, look: Callable[[], None]) -> list[list[str]]:
+    def _keeps_rows(self, batch: PlannedBatch) -> bool:
+        """Whether a batch of a rebuild has rows of the former tables, too."""
+        rebuild = self._pipeline.rebuild
+        return batch.number == 0 and rebuild is not None and rebuild.is_partial
+
+    def _kept(self, look: Callable[[], None]) -> list[list[RefinedFiles]]:
         """The rows of the former tables that the rebuild does not refine."""
         former = replace(self._pipeline, rebuild=None)
         tasks = []
         for is_refused, path in enumerate((former.silver, former.quarantine)):
-            table = _table(former, path)
+            folder = locate(self._spark, path)[0]
+            table = open_lake_table(folder, former.format, storage_options=self._store)
             files = table.files() if table.exists else []
             tasks += [(table.path, file.path, self._target, bool(is_refused)) for file in files]
         return self._pool.run(keep_rows, tasks, on_progress=lambda each: self._shown.advance(*each), tick=look)
 
-    def _without_duplicates(self, found: list[RefinedFiles], batch: int) -> list[RefinedFiles]:
-        """The files without rows whose identities were there before; what was there is noted."""
-        seen = self._seen.before(batch)
-        if seen is None:  # duplicates were allowed so far, or the file was lost
-            seen = self._seen_in_tables(batch)
-        stretches = [stretch for each in found for stretch in each.stretches]
-        if may_repeat(found, seen):
-            overlapping = seen.overlapping(stretches)
-            found, dropped = without_duplicates(found, self._target, self._earlier(overlapping, batch))
-            self.duplicates += dropped
-        self._seen.store(batch, seen.with_stretches(stretches))
+    def _without_duplicates(
+        self, found: list[RefinedFiles], seen: SeenOffsets, batch: PlannedBatch
+    ) -> list[RefinedFiles]:
+        """Files in place of these, which may have an identity twice, or one that was seen."""
+        found, dropped = without_duplicates(found, self._target, self._earlier(found, seen, batch.number))
+        self._duplicates += dropped
         return found
 
     def _files_before(self, batch: int) -> Iterator[tuple[LakeTable, DataFile]]:
@@ -309,28 +285,31 @@ class _Refining:
             if table.exists:  # after a kill before its first batch, quarantine may not
                 yield from ((table, file) for file in table.files(to=batch - 1))
 
-    def _earlier(self, overlapping: Sequence[OffsetStretch], batch: int) -> Iterator[pa.RecordBatch]:
-        """Identities of earlier batches near these stretches."""
-        if not overlapping or batch == 0:
+    def _earlier(self, found: Sequence[RefinedFiles], seen: SeenOffsets, batch: int) -> Iterator[pa.RecordBatch]:
+        """Identities of earlier batches near these files'."""
+        overlapping = seen.overlapping(stretch for each in found for stretch in each.stretches)
+        if not overlapping:
             return
         low, high = min(each.start for each in overlapping), max(each.end for each in overlapping)
         for table, file in self._files_before(batch):
             first, last = file.minimums.get("offset", low), file.maximums.get("offset", high)
             if first <= high and last >= low:
-                yield from _identities(table, file, batch)
+                yield from self._identities(table, file, batch)
 
-    def _seen_in_tables(self, batch: int) -> SeenOffsets:
-        """The state before `batch`, from the rows themselves: of each source one interval."""
-        identities = Identities()
-        for table, file in self._files_before(batch):
-            for rows in _identities(table, file, batch):
-                identities.add(rows)
-        return SeenOffsets().with_stretches(identities.stretches())
+    def _seen_before(self, batch: int) -> SeenOffsets:
+        """The state before `batch`; from the rows themselves where duplicates were allowed so far, or it was lost."""
+        seen = self._seen.before(batch)
+        if seen is None:
+            identities = Identities()
+            for table, file in self._files_before(batch):
+                for rows in self._identities(table, file, batch):
+                    identities.add(rows)
+            seen = SeenOffsets().with_stretches(identities.stretches())
+        return seen
 
-
-def _identities(table: LakeTable, file: DataFile, batch: int) -> Iterator[pa.RecordBatch]:
-    """The identities of earlier batches in a file of silver or quarantine."""
-    stored = table.schema()
-    names = [name for name in (*IDENTITY, "next_offset", BATCH) if name in stored.names]
-    schema = pa.schema([stored.field(name) for name in names])
-    yield from read_file(open_folder(table.path), file.path, schema, to=batch - 1)
+    def _identities(self, table: LakeTable, file: DataFile, batch: int) -> Iterator[pa.RecordBatch]:
+        """The identities of earlier batches in a file of silver or quarantine."""
+        stored = table.schema()
+        names = [name for name in (*IDENTITY, "next_offset", BATCH) if name in stored.names]
+        schema = pa.schema([stored.field(name) for name in names])
+        yield from read_file(open_folder(table.path, self._store), file.path, schema, to=batch - 1)

@@ -14,11 +14,11 @@ from itertools import chain
 import pyarrow as pa
 
 from consumerd.spark.lake.arrays import repeated
-from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.days import DayWriter
 from consumerd.spark.lake.decode import REASON, MessageDecoder
 from consumerd.spark.lake.folders import open_folder
+from consumerd.spark.lake.parts import TablePart
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, landed_within, refine_rows
 from consumerd.spark.lake.table import BATCH
@@ -26,31 +26,28 @@ from consumerd.spark.tables.errors import unwritable
 
 
 def refine_files(
-    task: Sequence[BatchFile], files: LakeFiles, target: RefineTarget, batch: int, at: datetime
-) -> Generator[tuple[int, int], None, list[str]]:
+    task: Sequence[TablePart], target: RefineTarget, batch: int, at: datetime
+) -> Generator[tuple[int, int], None, list[RefinedFiles]]:
     """Write the rows of these files of bronze into one file of silver and one of quarantine, or one per day.
 
-    Returns `RefinedFiles.to_json` of each; yields bytes and rows that were done. Raises what reading does, and
-    TableError.
+    Yields bytes and rows that were done. Raises what reading does, and TableError.
     """
-    rows = chain.from_iterable(
-        read_file(files, file.path, target.bronze, after=file.first - 1, to=file.last) for file in task
-    )
+    rows = chain.from_iterable(part.read(target.bronze) for part in task)
     try:
         written = refine_rows(rows, target, batch, at)
     except OSError as error:
         raise unwritable(" or ".join(target.folders), error) from None
     count = sum(file.rows for each in written for file in (each.silver, each.quarantine) if file is not None)
-    yield sum(file.size for file in task), count
-    return [each.to_json() for each in written]
+    yield sum(part.size for part in task), count
+    return written
 
 
 def keep_rows(
     folder: str, name: str, target: RefineTarget, is_refused: bool
-) -> Generator[tuple[int, int], None, list[str]]:
+) -> Generator[tuple[int, int], None, list[RefinedFiles]]:
     """Copy the rows of a file of silver, or quarantine, that a rebuild does not refine, into a new one.
 
-    Returns and yields as `refine_files`. They are in the rebuild's first batch, and have the columns of the new tables.
+    Yields as `refine_files`. They are in the rebuild's first batch, and have the columns of the new tables.
     """
     assert target.rebuild is not None
     schema = target.quarantine if is_refused else target.silver
@@ -70,11 +67,11 @@ def keep_rows(
         )
         for file in files
     ]
-    return [each.to_json() for each in (replace(parts[0], reasons=dict(reasons)), *parts[1:])] if parts else []
+    return [replace(parts[0], reasons=dict(reasons)), *parts[1:]] if parts else []
 
 
 def count_verdicts(
-    task: Sequence[BatchFile], files: LakeFiles, target: RefineTarget
+    task: Sequence[TablePart], target: RefineTarget
 ) -> Generator[tuple[int, int], None, tuple[int, dict[str, int]]]:
     """Count the rows of these files of bronze that a rebuild refines, and those refused by reason.
 
@@ -85,11 +82,10 @@ def count_verdicts(
     assert zone is not None
     decoder = MessageDecoder(target.messages, zone)
     count, reasons = 0, Counter[str]()
-    for file in task:
-        bronze = read_file(files, file.path, target.bronze, after=file.first - 1, to=file.last)
-        for rows in landed_within(bronze, target.rebuild):
+    for part in task:
+        for rows in landed_within(part.read(target.bronze), target.rebuild):
             reasons.update(decoder.decode(rows).reasons.to_pylist())
             count += rows.num_rows
             yield 0, rows.num_rows
-        yield file.size, 0
+        yield part.size, 0
     return count, dict(reasons)

@@ -10,7 +10,6 @@ table has now, by their names: it needs neither the format's jar nor a listing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.days import Days
 from consumerd.spark.lake.folders import local_path, open_folder
-from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.parts import ReadTable
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import FILE, FILE_DDL, STORE_OPTION, FileTarget
@@ -56,41 +54,28 @@ class LakeBatchTable(BatchTable):
     def exists(self) -> bool:
         return self.lake.exists
 
-    def append(
-        self, frame: DataFrame, *, writer: str, batch: int, number: int | None = None, days: Days | None = None
-    ) -> bool:
-        """See BatchTable. `number`: what the column `batch` has, if not the batch. `days`: how the table is divided."""
-        schema = arrow_schema(with_batch(frame.schema))
-        target = FileTarget(self.path, schema, {BATCH: batch if number is None else number}, self.store, days)
-        stored = schema if days is None else days.stored(schema)
-        files = _written(frame, target)
-        return self.append_files(files, schema=stored, writer=writer, batch=batch, days=days) is not None
+    def append(self, frame: DataFrame, *, writer: str, batch: int) -> bool:
+        schema = stored_columns(frame.schema)
+        if not self.lake.accepts(writer=writer, batch=batch, schema=schema):
+            return False
+        return self.lake.commit(self.write(frame, batch), writer=writer, batch=batch, schema=schema)
+
+    def write(self, frame: DataFrame, number: int, days: Days | None = None) -> list[DataFile]:
+        """Have tasks write the rows to files that no commit names yet. `number`: what the column `batch` has.
+
+        `days`: how the table is divided. Raises as `append`.
+        """
+        target = FileTarget(self.path, stored_columns(frame.schema), {BATCH: number}, self.store, days)
+        udf = UserDefinedFunction(target.write, FILE_DDL, "write", PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+        column: Any = udf(*(frame[f"`{name}`"] for name in frame.columns))
+        plan: Any = frame
+        described = DataFrame(plan._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)  # noqa: SLF001 - see above
+        return [DataFile.from_json(row[FILE]) for row in described.collect()]
 
     @property
     def in_tasks(self) -> ReadTable:
         """How tasks read it, with Arrow."""
         return ReadTable(self.lake, self._format, self.store)
-
-    def append_files(
-        self,
-        files: DataFrame,
-        *,
-        schema: pa.Schema,
-        writer: str,
-        batch: int,
-        offsets: TableOffsets | None = None,
-        days: Days | None = None,
-    ) -> int | None:
-        """Commit the files that the tasks of a frame write, each described by one row (`FILE_DDL`).
-
-        `schema`: the columns of the files; `offsets`: as for LakeTable. Returns the number of their rows; None where
-        the table has that batch already, and then the frame is not computed. Raises as `append`.
-        """
-        if not self.lake.accepts(writer=writer, batch=batch, schema=schema, days=days):
-            return None
-        found = [DataFile.from_json(row[FILE]) for row in files.collect()]
-        committed = self.lake.commit(found, writer=writer, batch=batch, schema=schema, offsets=offsets, days=days)
-        return sum(file.rows for file in found) if committed else None
 
     def read(self, after: int = -1, to: int | None = None) -> DataFrame:
         schema = self.schema()
@@ -110,23 +95,12 @@ class LakeBatchTable(BatchTable):
         path = f"{self.path}/{file.path}"
         return f"file://{path}" if path.startswith("/") else path  # Spark's default file system does not matter then
 
-    def read_stream(self, batches_per_trigger: int | None = None, most: int | None = None) -> DataFrame:
-        """See BatchTable. `most`: the batches after it are left out."""
+    def read_stream(self, batches_per_trigger: int | None = None) -> DataFrame:
         self._spark.dataSource.register(TableStream)
-        options = self.stream_options(batches_per_trigger, most)
+        options = {"path": self.path, "tableFormat": self._format, STORE_OPTION: json.dumps(self.store)}
+        if batches_per_trigger is not None:
+            options["batchesPerTrigger"] = str(batches_per_trigger)
         return self._spark.readStream.format(TableStream.name()).schema(self.schema()).options(**options).load()
-
-    def stream_options(self, batches_per_trigger: int | None, most: int | None = None) -> dict[str, str]:
-        """The options of TableStream, and of streams that plan as it does."""
-        limits = {"batchesPerTrigger": batches_per_trigger, "lastBatch": most}
-        given = {name: str(limit) for name, limit in limits.items() if limit is not None}
-        return {"path": self.path, "tableFormat": self._format, STORE_OPTION: json.dumps(self.store), **given}
-
-    def remove_files(self, files: Iterable[DataFile]) -> None:
-        """Remove files that no commit names."""
-        folder = open_folder(self.path, self.store)
-        for each in files:
-            folder.remove(each.path)
 
     def batches(self) -> tuple[range, ...]:
         return self.lake.batches()
@@ -142,14 +116,6 @@ def with_batch(schema: StructType) -> StructType:
     return StructType([*kept, StructField(BATCH, LongType(), nullable=True)])
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns as files have them: nullable, and times in UTC."""
-    return to_arrow_schema(schema.toNullable(), timezone="UTC")
-
-
-def _written(frame: DataFrame, target: FileTarget) -> DataFrame:
-    """The frame that writes the rows of another one when it is computed: as `frame.mapInArrow`, without pandas."""
-    udf = UserDefinedFunction(target.write, FILE_DDL, "write", PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-    column: Any = udf(*(frame[f"`{name}`"] for name in frame.columns))
-    plan: Any = frame
-    return DataFrame(plan._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)  # noqa: SLF001 - see above
+def stored_columns(schema: StructType) -> pa.Schema:
+    """The columns as files have them: `with_batch`, nullable, and times in UTC."""
+    return to_arrow_schema(with_batch(schema).toNullable(), timezone="UTC")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from consumerd.service.config.validation import table_of
 from consumerd.spark.lake.decode import MessageFormat
-from consumerd.spark.lake.refine import RefinedFiles, RefineTarget, may_repeat, refine_rows
+from consumerd.spark.lake.refine import RefineTarget, may_repeat, refine_rows
 from consumerd.spark.seen import OffsetStretch, SeenOffsets, SeenPartition
 from consumerd.spark.spec_model import RefineSpec
 
@@ -42,7 +43,7 @@ def rows_of(target: RefineTarget, *given: tuple[int, int, bytes], partition: int
 def target(tmp_path: Path) -> RefineTarget:
     messages = MessageFormat.of(table_of(RefineSpec, {"fields": {"id": "int not null", "tags": "array<string>"}}))
     made = RefineTarget.of(messages, BRONZE, (str(tmp_path / "silver"), str(tmp_path / "quarantine")), "UTC")
-    assert RefineTarget.from_json(made.to_json()) == made
+    assert pickle.loads(pickle.dumps(made)) == made
     return made
 
 
@@ -50,7 +51,7 @@ def test_writes_each_row_to_one_of_two_files(target: RefineTarget, tmp_path: Pat
     first = rows_of(target, (0, 0, b'{"id":1,"tags":["a"]}'), (1, 0, b"{}"))
     second = rows_of(target, (2, 0, b'{"id":2}'), (3, 0, b"{"))
     (found,) = refine_rows([first, second], target, 7, NOW)
-    assert RefinedFiles.from_json(found.to_json()) == found
+    assert pickle.loads(pickle.dumps(found)) == found
     assert (found.ascending, found.stretches) == (True, (OffsetStretch(SeenPartition("t", None, 0), 0, 4),))
     assert found.reasons == {"id is missing": 1, "the message is not a JSON object": 1}
     assert found.silver is not None

@@ -10,21 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.batch_files import LakeFiles
+from consumerd.spark.lake import parts as table_parts
+from consumerd.spark.lake.batch_files import BatchFile, LakeFiles
 from consumerd.spark.lake.data_file import DataFileWriter, describe
-from consumerd.spark.tables import batch_stream
-from consumerd.spark.tables.batch_stream import (
-    BatchStreamReader,
-    FilePart,
-    TableStream,
-    TaskParts,
-    pack,
-    read_part,
-)
+from consumerd.spark.lake.parts import TablePart, grouped
+from consumerd.spark.tables.batch_stream import BatchStreamReader, TableStream
 from consumerd.spark.tables.errors import TableCorruptError, TableError
 
 SCHEMA = StructType(
@@ -108,7 +103,7 @@ def test_reads_a_merged_file_by_batch_number(tmp_path: Path) -> None:
 
 def test_shares_of_a_large_file_cover_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = write(tmp_path, 0, list(range(1000)), group=64).stat().st_size
-    monkeypatch.setattr(batch_stream, "TASK_BYTES", size // 5)
+    monkeypatch.setattr(table_parts, "TASK_BYTES", size // 5)
     reader = reader_of(tmp_path)
     assert len(reader.partitions({"batch": -1}, {"batch": 0})) == 5
     assert ids(reader, -1, 0) == list(range(1000))
@@ -120,16 +115,25 @@ def test_holds_few_rows_at_a_time(tmp_path: Path) -> None:
     table = pa.table({"value": pa.array(values, pa.binary()), "batch": pa.array([0] * 100, pa.int64())})
     pq.write_table(table, tmp_path / "part-0.parquet")
     schema = StructType([StructField("value", BinaryType()), StructField("batch", LongType())])
-    files = LakeFiles(str(tmp_path), "delta")
-    sizes = [rows.nbytes for rows in read_part(FilePart("part-0.parquet", 0, 1, 0, 0), schema, files)]
+    reader = TableStream({"path": str(tmp_path), "tableFormat": "delta"}).streamReader(schema)
+    sizes = [rows.nbytes for rows in reader.read(part_of(tmp_path, "part-0.parquet"))]
     assert max(sizes) < 5 << 20
     assert sum(sizes) > 20_000_000
 
 
+def part_of(table: Path, name: str) -> InputPartition:
+    """A file as a partition of its own."""
+    return InputPartition((TablePart(LakeFiles(str(table), "delta"), BatchFile(name, 0, 0, 0)),))
+
+
 def test_small_files_share_a_task() -> None:
-    parts = [(FilePart(str(n), 0, 1, 0, 0), size) for n, size in enumerate([10, 20, 80, 100, 5, 5, 200])]
-    assert [[int(each.path) for each in packed] for packed in pack(parts, 100)] == [[0, 1], [2], [3], [4, 5], [6]]
-    assert pack([], 100) == []
+    files, sizes = LakeFiles("", "delta"), [10, 20, 80, 100, 5, 5, 200]
+    parts = [TablePart(files, BatchFile(str(n), size, 0, 0)) for n, size in enumerate(sizes)]
+    found = [
+        [int(each.file.path) for each in together if isinstance(each, TablePart)] for together in grouped(parts, 100)
+    ]
+    assert found == [[0, 1], [2], [3], [4, 5], [6]]
+    assert grouped([], 100) == []
 
 
 @pytest.mark.parametrize(
@@ -140,16 +144,15 @@ def test_names_an_unreadable_file(tmp_path: Path, content: bytes | None, error: 
     path = tmp_path / "part-0.parquet"
     if content is not None:
         path.write_bytes(content)
-    parts: Any = TaskParts((FilePart(path.name, 0, 1, 0, 0),))
     with pytest.raises(error, match=f"^{path.name} {sentence}"):
-        list(reader_of(tmp_path).read(parts))
+        list(reader_of(tmp_path).read(part_of(tmp_path, path.name)))
 
 
 def test_reports_a_column_of_another_type(tmp_path: Path) -> None:
     table = pa.table({"id": pa.array(["x"]), "batch": pa.array([0], pa.int64())})
     pq.write_table(table, tmp_path / "f.parquet")
     with pytest.raises(TableCorruptError, match="column id does not match the table's declaration"):
-        list(read_part(FilePart("f.parquet", 0, 1, 0, 0), SCHEMA, LakeFiles(str(tmp_path), "delta")))
+        list(reader_of(tmp_path).read(part_of(tmp_path, "f.parquet")))
 
 
 NUMBERS = pa.schema([("id", pa.int64()), ("batch", pa.int64())])
