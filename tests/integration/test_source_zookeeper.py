@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from typing import Any
 
@@ -18,7 +17,7 @@ from consumerd.spark.source.discovery import open_origin
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.v07 import origin
-from consumerd.spark.source.v07.commits import check_group, commit_if_possible, commit_offsets
+from consumerd.spark.source.v07.commits import ZooKeeperCommitter
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.registry.paths import id_path, offset_path, owner_path
@@ -85,14 +84,14 @@ def test_writes_offsets_only_to_groups_without_members(zk_root: str) -> None:
     hosts, _, chroot = zk_root.partition("/")
     ask_zookeeper(hosts, 10, lambda session: session.ensure(f"/{chroot}"))
     ask_zookeeper(zk_root, 10, prepare)
-    check_group(zk_root, "fresh")
-    text = json.dumps({PARTITION.topic: {PARTITION.name: 71}})
-    assert commit_offsets(zk_root, "fresh", text) == 1
-    assert commit_offsets(zk_root, "fresh", text) == 0, "nothing has moved"
+    fresh, offsets = ZooKeeperCommitter(zk_root, "fresh"), {PARTITION.topic: {PARTITION.name: 71}}
+    fresh.check()
+    assert fresh.commit(offsets) == 1
+    assert fresh.commit(offsets) == 0, "nothing has moved"
     assert stored(zk_root, "fresh") == b"71"
-    commit_if_possible(zk_root, "fresh", {PARTITION.topic: {PARTITION.name: 99}})
+    fresh.commit_if_possible({PARTITION.topic: {PARTITION.name: 99}})
     assert stored(zk_root, "fresh") == b"99"
-    check_group(zk_root, "fresh")
+    fresh.check()
 
     async def join(session: Session) -> None:
         await session.ensure("/consumers/used/ids")
@@ -105,20 +104,21 @@ def test_writes_offsets_only_to_groups_without_members(zk_root: str) -> None:
         await refused("owned", "an owner of clicks/0-1 is alive")
 
     async def refused(group: str, who: str) -> None:
-        for call in (check_group, lambda place, name: commit_if_possible(place, name, json.loads(text))):
+        used = ZooKeeperCommitter(zk_root, group)
+        for call in (used.check, lambda: used.commit_if_possible(offsets)):
             with pytest.raises(RefusedError, match=f"the group {group} is in use \\({who}\\), so its offsets are not"):
-                await asyncio.to_thread(call, zk_root, group)
+                await asyncio.to_thread(call)
 
     ask_zookeeper(zk_root, 10, join)
     ask_zookeeper(zk_root, 10, own)
     with pytest.raises(OptionError, match="invalid option groupId: "):
-        check_group(zk_root, "a/b")
+        ZooKeeperCommitter(zk_root, "a/b").check()
 
 
 def test_stream_continues_while_zookeeper_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
     offsets = {PARTITION.topic: {PARTITION.name: 1}}
-    place = f"127.0.0.1:{free_port()}"
+    away = ZooKeeperCommitter(f"127.0.0.1:{free_port()}", "g", timeout=0.5)
     with pytest.raises(ZooKeeperError):
-        commit_offsets(place, "g", offsets, timeout=0.5)
-    commit_if_possible(place, "g", offsets, timeout=0.5)
+        away.commit(offsets)
+    away.commit_if_possible(offsets)
     assert "cannot commit the offsets of group g, which the next batch will retry: " in caplog.text

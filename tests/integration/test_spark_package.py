@@ -26,7 +26,7 @@ import consumerd.spark.source.datasource
 import consumerd.spark.source.v07.reading as reading
 import consumerd.spark.source.v08.reading
 from consumerd.spark.source.request import ReadRequest
-from consumerd.spark.source.v07.split import FileRange, V07Split
+from consumerd.spark.source.split import FileRange, V07Split
 path, end = sys.argv[1], int(sys.argv[2])
 split = V07Split("events", 2, 3, 0, end, FileRange(path, 0))
 batches = reading.read_split(split, ReadRequest(("value",)))

@@ -25,10 +25,10 @@ from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import V08Split
 from consumerd.spark.source.v08 import client as kafka_client
 from consumerd.spark.source.v08.commits import V08Committer
 from consumerd.spark.source.v08.reading import read_v08_split
-from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.message_types import ProduceRequest
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch

@@ -15,9 +15,9 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.spark.source.columns import COLUMNS, ParseMode, arrow_schema
 from consumerd.spark.source.errors import SplitBoundaryError
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import FileRange, V07Split
 from consumerd.spark.source.v07 import reading
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.wire import compress
 from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message
 

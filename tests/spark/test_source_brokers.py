@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from consumerd.spark.source.v07.commits import commit_offsets
+from consumerd.spark.source.v07.commits import ZooKeeperCommitter
 from consumerd.testing.brokers import LoopbackBroker
 from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.compression import Codec
@@ -97,7 +97,7 @@ def test_stream_reads_everything_once_and_commits_offsets_for_lag_tools(
     assert 0 < behind < total
 
     last = max((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    assert commit_offsets(zk_root, "lag", last.read_text().splitlines()[-1]) > 0
+    assert ZooKeeperCommitter(zk_root, "lag").commit(json.loads(last.read_text().splitlines()[-1])) > 0
     found = committed(zk_root, "lag")
     assert found["total"] == 0
     assert {each["committed"] for each in found["partitions"].values()} == {

@@ -9,7 +9,7 @@ from consumerd.member.fetch.log_changes import LogChange
 
 if TYPE_CHECKING:
     from consumerd.spark.source.offsets import Key, LogOffset
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 
 class PartitionLog(Protocol):
@@ -94,6 +94,28 @@ class Origin(Protocol):
         `leader_epoch` of an argument: that of an earlier message of the log, if one is known. Raises as `compared`.
         """
         ...
+
+
+class EveryOffset:
+    """The part of a `PartitionLog` whose offsets count messages: each is a boundary, and what is missing is no gap."""
+
+    end: int
+
+    def gaps(self) -> Sequence[tuple[int, int]]:
+        """Return nothing: records that compaction removed count as read."""
+        return ()
+
+    def message_at(self, offset: int) -> int:
+        """Return it."""
+        return offset
+
+    def resumed(self, offset: int) -> int:
+        """Return it."""
+        return offset
+
+    def limited(self, start: int, most: int) -> int:
+        """Return the offset this many messages further, or the end."""
+        return min(start + most, self.end)
 
 
 class WithoutEpochs:

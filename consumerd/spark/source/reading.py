@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from consumerd.spark.source.files.ranges import FilesSplit
 from consumerd.spark.source.files.reading import read_files_split
+from consumerd.spark.source.split import FilesSplit, StoredSplit, V07Split
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import V07Split
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from consumerd.spark.source.request import ReadRequest, Split
+    from consumerd.spark.source.request import ReadRequest
+    from consumerd.spark.source.split import Split
 
 
 def read_rows(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -22,8 +22,6 @@ def read_rows(split: Split, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         return read_split(split, request)
     if isinstance(split, FilesSplit):
         return read_files_split(split, request)
-    from consumerd.spark.source.v08.split import StoredSplit  # noqa: PLC0415
-
     if isinstance(split, StoredSplit):
         from consumerd.spark.source.v08.stored import read_stored_split  # noqa: PLC0415
 

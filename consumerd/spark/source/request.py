@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from consumerd.spark.lake.arrays import repeated
-from consumerd.spark.source.columns import ParseMode, offered
+from consumerd.spark.source.columns import ParseMode, arrow_schema, offered
+from consumerd.spark.source.errors import DataLossError, MalformedMessageError
 from consumerd.wire.v07 import DEFAULT_LIMITS, Codec, DecodeLimits
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.files.ranges import FilesSplit
     from consumerd.spark.source.options import SourceOptions
-    from consumerd.spark.source.v07.split import V07Split
-    from consumerd.spark.source.v08.split import StoredSplit, V08Split
+    from consumerd.spark.source.split import Split
 
-    #: A part of one partition that is read as a whole: by a task of Spark's, or a worker process.
-    Split: TypeAlias = V07Split | V08Split | StoredSplit | FilesSplit
+log = logging.getLogger(__name__)
 
 #: Bytes per FETCH: what Kafka 0.7's own consumers ask for (golden notes, 6).
 DEFAULT_FETCH_SIZE: Final = 1 << 20
@@ -66,9 +66,10 @@ BATCH_BYTES: Final = 4 << 20
 
 
 class ConstantColumns:
-    """Columns that are constant in a split, or for all its uncompressed messages."""
+    """Columns that are constant in a split, or for all its uncompressed messages. `columns`: names of a batch's."""
 
-    def __init__(self, split: Split, *, codec: Codec | None = Codec.NONE) -> None:
+    def __init__(self, split: Split, columns: Sequence[str], *, codec: Codec | None = Codec.NONE) -> None:
+        self.schema = arrow_schema(columns)
         self._values = {
             "topic": split.topic,
             "partition": split.partition,
@@ -81,6 +82,11 @@ class ConstantColumns:
         }
         self._made: dict[str, pa.Array] = {}
 
+    def batch(self, varying: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
+        """A batch of this many rows, with these columns among others."""
+        columns = [varying[each.name] if each.name in varying else self.column(each, rows) for each in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
     def column(self, field: pa.Field, rows: int) -> pa.Array:
         """The column of that name, this many rows long; null where it has no value."""
         made = self._made.get(field.name)
@@ -88,6 +94,36 @@ class ConstantColumns:
             value = self._values.get(field.name)
             made = self._made[field.name] = repeated(value, field.type, rows)
         return made.slice(0, rows)
+
+
+class SplitReader:
+    """What readers of all kinds of splits have in common: columns, and the policies for what cannot be read."""
+
+    def __init__(self, split: Split, request: ReadRequest) -> None:
+        self.request = request
+        self.dropped = 0
+        self._split = split
+
+    def is_row(self, problem: str) -> bool:
+        """Whether bytes that are not a message become a row, by the mode; else they are counted as dropped.
+
+        `problem`: the place and the reason. Raises MalformedMessageError in mode FAILFAST.
+        """
+        if self.request.mode is ParseMode.FAILFAST:
+            raise MalformedMessageError(f"{problem}; read with mode=PERMISSIVE or DROPMALFORMED to continue")
+        self.dropped += self.request.mode is ParseMode.DROPMALFORMED
+        return self.request.mode is ParseMode.PERMISSIVE
+
+    def lost(self, what: str, remedy: str = "start later, or set failOnDataLoss=false") -> None:
+        """Log that planned offsets no longer exist. Raises DataLossError where that is to fail."""
+        if self.request.fail_on_data_loss:
+            raise DataLossError(f"{what}; {remedy} to continue without them")
+        log.warning("%s; continuing without them", what)
+
+    def end(self, what: str = "ranges") -> None:
+        """Log how many malformed parts of the split were dropped."""
+        if self.dropped:
+            log.warning("dropped %d malformed %s of %s", self.dropped, what, self._split)
 
 
 def numbers(values: array[int], kind: pa.DataType) -> pa.Array:

@@ -12,21 +12,19 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.spark.source.choice import PartitionChoice
 from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.files.lines import ExpectedRange, read_rows
-from consumerd.spark.source.files.ranges import RangeFile, boundary, files_splits, gaps, ranges, within
+from consumerd.spark.source.files.ranges import boundary, files_splits, gaps, ranges, within
 from consumerd.spark.source.logs import WithoutEpochs
 from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.option_values import FilesLocation
 from consumerd.spark.source.options import SourceOptions
-
-if TYPE_CHECKING:
-    from consumerd.spark.source.request import Split
+from consumerd.spark.source.split import RangeFile, Split
 
 
 class FilesOrigin(WithoutEpochs):

@@ -10,8 +10,8 @@ Ranges of one partition never overlap, as the handler ensures; if they do, somet
 unknown which one is right. A stretch between two ranges is a gap of the log: compressed messages without content,
 retention, skipped corruption.
 
-A split is a frozen value, like the splits of segments. The ranges are small (a batch each), so a split takes as many as
-fit; it never cuts one, unless the requested offsets do.
+The ranges are small (a batch each), so a split takes as many as fit. It never cuts one, unless the requested offsets
+do.
 """
 
 from __future__ import annotations
@@ -20,27 +20,14 @@ import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 from consumerd.base.errors import ConfigError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.spark.source.split import PartitionRange
+from consumerd.spark.source.split import FilesSplit, RangeFile
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import validate_topic
-
-
-@dataclass(frozen=True, repr=False)
-class FilesSplit(PartitionRange):
-    """The messages of one partition from offset `start` up to `end`, which are in `files`, in order."""
-
-    topic: str
-    broker: int
-    partition: int
-    start: int
-    end: int
-    files: tuple[RangeFile, ...]
 
 
 def files_splits(
@@ -73,14 +60,6 @@ _OFFSETS_END: Final = 1 << 63
 
 class OverlappingRangesError(CorruptDataError):
     """Two files claim the same part of a partition's log."""
-
-
-class RangeFile(NamedTuple):
-    """A file with all messages of [start, end) of a partition's log; both are log offsets."""
-
-    start: int
-    end: int
-    path: str
 
 
 def ranges(

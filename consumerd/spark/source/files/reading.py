@@ -10,20 +10,16 @@ for a line that cannot be read it is null.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumerd.spark.source.columns import ParseMode, arrow_schema
-from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError
+from consumerd.spark.source.errors import FileReadError
 from consumerd.spark.source.files.lines import ExpectedRange, LineRows, read_rows
-from consumerd.spark.source.files.ranges import FilesSplit, RangeFile
-from consumerd.spark.source.request import ConstantColumns, ReadRequest
-
-log = logging.getLogger(__name__)
+from consumerd.spark.source.request import ConstantColumns, ReadRequest, SplitReader
+from consumerd.spark.source.split import FilesSplit, RangeFile
 
 
 def read_files_split(split: FilesSplit, request: ReadRequest) -> Iterator[pa.RecordBatch]:
@@ -35,17 +31,15 @@ def read_files_split(split: FilesSplit, request: ReadRequest) -> Iterator[pa.Rec
     reader = _Reader(split, request)
     for file in split.files:
         yield from reader.read(file)
-    if reader.dropped:
-        log.warning("dropped %d malformed lines of %s", reader.dropped, split)
+    reader.end("lines")
 
 
-class _Reader:
+class _Reader(SplitReader):
+    _split: FilesSplit
+
     def __init__(self, split: FilesSplit, request: ReadRequest) -> None:
-        self._split = split
-        self._request = request
-        self._schema = arrow_schema(request.columns)
-        self._same = ConstantColumns(split, codec=None)
-        self.dropped = 0
+        super().__init__(split, request)
+        self._same = ConstantColumns(split, request.columns, codec=None)
 
     def read(self, file: RangeFile) -> Iterator[pa.RecordBatch]:
         split = self._split
@@ -66,23 +60,23 @@ class _Reader:
                     if len(kept.offsets):
                         yield kept
         except FileNotFoundError:
-            self._gone(file)
+            what = (
+                f"the offsets {file.start} to {file.end} of {self._split.topic}/{self._split.broker_partition} are "
+                f"lost: {file.path} was deleted after the read was planned"
+            )
+            self.lost(what, "set failOnDataLoss=false")
         except OSError as error:
             reason = error.strerror or error
             raise FileReadError(f"cannot read {file.path}: {reason}; make it readable for Spark's workers") from error
 
     def _judged(self, rows: LineRows, file: RangeFile) -> LineRows:
         """Apply the mode to rows that may have problems."""
-        if rows.problems is None or self._request.mode is ParseMode.PERMISSIVE:
+        if rows.problems is None:
             return rows
         fine = rows.problems.is_null()
-        if self._request.mode is ParseMode.FAILFAST:
-            bad = pc.index(fine, False).as_py()
-            raise MalformedMessageError(
-                f"{file.path} cannot be read after offset {rows.offsets[bad]}: {rows.problems[bad]}; "
-                "read with mode=PERMISSIVE or DROPMALFORMED to continue"
-            )
-        self.dropped += pc.sum(pc.invert(fine)).as_py()
+        for bad in pc.indices_nonzero(pc.invert(fine)).to_pylist():
+            if self.is_row(f"{file.path} cannot be read after offset {rows.offsets[bad]}: {rows.problems[bad]}"):
+                return rows
         return LineRows(rows.offsets.filter(fine), rows.indexes.filter(fine), rows.values.filter(fine), None)
 
     def _batch(self, rows: LineRows, following: int) -> pa.RecordBatch | None:
@@ -98,11 +92,7 @@ class _Reader:
         if rows.problems is not None:
             varying["_corrupt"] = rows.problems
             varying["crc_ok"] = pc.if_else(rows.problems.is_null(), True, pa.scalar(None, pa.bool_()))
-        columns = [
-            varying[field.name] if field.name in varying else self._same.column(field, count) for field in self._schema
-        ]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        return self._cut(batch, rows.offsets)
+        return self._cut(self._same.batch(varying, count), rows.offsets)
 
     def _cut(self, batch: pa.RecordBatch, offsets: pa.Array) -> pa.RecordBatch | None:
         """Drop the rows of the first and last file that are outside the split."""
@@ -110,13 +100,3 @@ class _Reader:
         if offsets[0].as_py() < start or offsets[-1].as_py() >= end:
             batch = batch.filter(pc.and_(pc.greater_equal(offsets, start), pc.less(offsets, end)))
         return batch if batch.num_rows else None
-
-    def _gone(self, file: RangeFile) -> None:
-        split = self._split
-        what = (
-            f"the offsets {file.start} to {file.end} of {split.topic}/{split.broker_partition} are lost: {file.path} "
-            "was deleted after the read was planned"
-        )
-        if self._request.fail_on_data_loss:
-            raise DataLossError(f"{what}; set failOnDataLoss=false to continue without them")
-        log.warning("%s", what)

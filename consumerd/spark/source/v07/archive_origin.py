@@ -23,11 +23,10 @@ from consumerd.spark.source.logs import PartitionLog, WithoutEpochs
 from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.option_values import PathLocation
 from consumerd.spark.source.options import SourceOptions
-from consumerd.spark.source.split import broker_partition
+from consumerd.spark.source.split import FileRange, broker_partition
 from consumerd.spark.source.v07.boundaries import Boundaries
 from consumerd.spark.source.v07.segment_file import open_file, open_segment, unpacked_size
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
-from consumerd.spark.source.v07.split import FileRange
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import NoSourceError
 from consumerd.storage.archives.opening import abandoned, refused, stamp_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from consumerd.base.errors import reason_of
 from consumerd.spark.source.errors import (
@@ -22,7 +22,6 @@ from consumerd.spark.source.request import DEFAULT_TIMEOUT
 from consumerd.wire.errors import WireError
 from consumerd.wire.tls import is_tls_alert
 from consumerd.wire.v07 import (
-    EARLIEST,
     ErrorCode,
     FetchRequest,
     OffsetsRequest,
@@ -30,15 +29,10 @@ from consumerd.wire.v07 import (
     decode_offsets_response,
 )
 
-if TYPE_CHECKING:
-    from consumerd.spark.source.v07.split import BrokerRange
-
 #: Bytes of a FETCH response before those of the log: the error code.
 _FETCH_HEAD: Final = 2
 #: Error code and count of an answer to OFFSETS.
 _OFFSETS_HEAD: Final = 6
-#: The largest fetch, also for larger requests: its bytes are in memory several times.
-_LARGEST_FETCH: Final = 8 << 20
 #: A broker's whole list of segments is never longer: it is an int32 of bytes.
 _MAX_OFFSETS: Final = 1 << 20
 
@@ -96,32 +90,6 @@ class BrokerClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class BrokerLog:
-    """One partition's log, over one connection, which is made at once. Raises BrokerReadError."""
-
-    def __init__(self, broker: BrokerRange, topic: str, partition: int, *, fetch_size: int, timeout: float) -> None:
-        self._client = BrokerClient(broker.host, broker.port, timeout)
-        self._topic = topic
-        self._partition = partition
-        self.window = min(fetch_size, _LARGEST_FETCH)
-
-    def fetch(self, offset: int, size: int) -> bytes:
-        try:
-            return self._client.fetch(self._topic, self._partition, offset, min(size, self.window))
-        except OffsetUnavailableError:
-            return b""
-
-    def next_available(self, offset: int) -> int | None:
-        found = self._client.offsets(self._topic, self._partition, EARLIEST, 1)
-        return found[0] if found and found[0] > offset else None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
 
 
 class _FrameSocket:

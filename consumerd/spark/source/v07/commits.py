@@ -18,7 +18,7 @@ from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.editing import write_changes
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.snapshot import V07GroupSnapshot, read_v07_snapshot
-from consumerd.spark.source.offsets import Offsets, entries, parse_offsets
+from consumerd.spark.source.offsets import Offsets, entries
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.v07.zookeeper import ask_zookeeper
 from consumerd.wire.registry.errors import RegistryError
@@ -30,61 +30,50 @@ log = logging.getLogger(__name__)
 TIMEOUT = 10.0
 
 
-def check_group(zookeeper: str, group: str, *, timeout: float = TIMEOUT) -> None:
-    """Raise RefusedError if the group has members or owners, OptionError for an invalid name."""
-    try:
-        check_name("group", group)
-    except RegistryError as error:
-        raise OptionError(f"invalid option groupId: {error}") from None
-
-    async def look(session: Session) -> None:
-        await _unused(session, group)
-
-    ask_zookeeper(zookeeper, timeout, look)
-
-
-def commit_offsets(zookeeper: str, group: str, offsets: Offsets | str, *, timeout: float = TIMEOUT) -> int:
-    """Write where a stream is; returns how many nodes changed.
-
-    `offsets`: as a stream's checkpoint has them, or their JSON text; every partition has a broker. Not from within a
-    running event loop. Raises RefusedError for a group that is in use, ChangedMeanwhileError, ZooKeeperError.
-    """
-    if isinstance(offsets, str):
-        offsets = parse_offsets(offsets)
-    wanted = {TopicPartition.parse(topic, name): offset for (topic, name), offset in entries(offsets)}
-
-    async def write(session: Session) -> int:
-        snapshot = await _unused(session, group)
-        return await write_changes(session, _changes(group, snapshot, wanted), force=False)
-
-    return ask_zookeeper(zookeeper, timeout, write)
-
-
-def commit_if_possible(zookeeper: str, group: str, offsets: Offsets, *, timeout: float = TIMEOUT) -> None:
-    """`commit_offsets`, but only log a warning while ZooKeeper is unavailable. Raises RefusedError."""
-    try:
-        commit_offsets(zookeeper, group, offsets, timeout=timeout)
-    except ZooKeeperError as error:
-        log.warning("cannot commit the offsets of group %s, which the next batch will retry: %s", group, error)
-
-
 class ZooKeeperCommitter:
-    """Writes the offsets of `group`; a `Committer`."""
+    """Writes the offsets of `group`; a `Committer`. `timeout`: seconds to wait for ZooKeeper.
 
-    def __init__(self, zookeeper: str, group: str) -> None:
-        self._group = zookeeper, group
+    Not from within a running event loop. Methods raise RefusedError for a group that is in use, ZooKeeperError.
+    """
+
+    def __init__(self, zookeeper: str, group: str, timeout: float = TIMEOUT) -> None:
+        self._zookeeper = zookeeper
+        self._group = group
+        self._timeout = timeout
 
     def check(self) -> None:
-        """As `check_group`."""
-        check_group(*self._group)
+        """Raise RefusedError if the group has members or owners, OptionError for an invalid name."""
+        try:
+            check_name("group", self._group)
+        except RegistryError as error:
+            raise OptionError(f"invalid option groupId: {error}") from None
+
+        async def look(session: Session) -> None:
+            await _unused(session, self._group)
+
+        ask_zookeeper(self._zookeeper, self._timeout, look)
 
     def commit(self, offsets: Offsets) -> int:
-        """As `commit_offsets`."""
-        return commit_offsets(*self._group, offsets)
+        """Write where a stream is; returns how many nodes changed. Every partition has a broker.
+
+        Raises ChangedMeanwhileError, too.
+        """
+        wanted = {TopicPartition.parse(topic, name): offset for (topic, name), offset in entries(offsets)}
+
+        async def write(session: Session) -> int:
+            snapshot = await _unused(session, self._group)
+            return await write_changes(session, _changes(self._group, snapshot, wanted), force=False)
+
+        return ask_zookeeper(self._zookeeper, self._timeout, write)
 
     def commit_if_possible(self, offsets: Offsets) -> None:
-        """As the function of that name."""
-        commit_if_possible(*self._group, offsets)
+        """`commit`, but only log a warning while ZooKeeper is unavailable."""
+        try:
+            self.commit(offsets)
+        except ZooKeeperError as error:
+            log.warning(
+                "cannot commit the offsets of group %s, which the next batch will retry: %s", self._group, error
+            )
 
 
 async def _unused(session: Session, group: str) -> V07GroupSnapshot | None:

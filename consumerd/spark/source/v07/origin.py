@@ -25,10 +25,10 @@ from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.option_values import BrokersLocation, ZooKeeperLocation
 from consumerd.spark.source.options import SourceOptions
+from consumerd.spark.source.split import BrokerRange
 from consumerd.spark.source.v07.boundaries import Fetch
 from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.spark.source.v07.segment_log import SegmentLog, SourceSegment
-from consumerd.spark.source.v07.split import BrokerRange
 from consumerd.wire.v07 import LATEST
 
 _T = TypeVar("_T")

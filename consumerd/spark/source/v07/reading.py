@@ -15,7 +15,6 @@ there is only one; columns that are constant in a split are made once and sliced
 
 from __future__ import annotations
 
-import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
@@ -26,22 +25,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumerd.spark.lake.arrays import texts
-from consumerd.spark.source.columns import ParseMode, arrow_schema
-from consumerd.spark.source.errors import DataLossError, MalformedMessageError, SplitBoundaryError
+from consumerd.spark.source.errors import SplitBoundaryError
 from consumerd.spark.source.request import (
     BATCH_BYTES,
     BATCH_ROWS,
     ConstantColumns,
     ReadRequest,
+    SplitReader,
     numbers,
 )
+from consumerd.spark.source.split import V07Split
 from consumerd.spark.source.v07.segment_file import SegmentReader, SplitStream, open_segment
-from consumerd.spark.source.v07.split import V07Split
 from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
-
-log = logging.getLogger(__name__)
 
 #: The decompressed size of wrappers is limited one by one (`Limits`), and no more than one is in memory.
 _ANY_EXPANSION: Final = 1 << 40
@@ -60,47 +57,46 @@ def read_split(split: V07Split, request: ReadRequest) -> Iterator[pa.RecordBatch
     return _SplitReader(split, request).read()
 
 
-class _SplitReader:
+class _SplitReader(SplitReader):
     """One pass over one split."""
 
+    _split: V07Split
+
     def __init__(self, split: V07Split, request: ReadRequest) -> None:
-        self.split = split
-        self.request = request
+        super().__init__(split, request)
         self.builder = BatchBuilder(split, request.columns)
-        self.dropped = 0
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        if self.split.start == self.split.end:
+        if self._split.start == self._split.end:
             return
         try:
             reader = open_segment(
-                self.split.location,
-                self.split.topic,
-                self.split.partition,
+                self._split.location,
+                self._split.topic,
+                self._split.partition,
                 fetch_size=self.request.fetch_size,
                 timeout=self.request.timeout,
             )
         except FileNotFoundError:
-            self._lost(self.split.start, self.split.end, "the file was deleted")
+            self._lost_between(self._split.start, self._split.end, "the file was deleted")
             return
         with reader:
             yield from self._read(reader)
         if (batch := self.builder.finish()) is not None:
             yield batch
-        if self.dropped:
-            log.warning("dropped %d malformed ranges of %s", self.dropped, self.split)
+        self.end()
 
     def _read(self, reader: SegmentReader) -> Iterator[pa.RecordBatch]:
-        start, end = self.split.start, self.split.end
+        start, end = self._split.start, self._split.end
         while (position := (yield from self._read_from(reader, start))) < end:
             # After a read without a message the log is not queried again: one that is cut all the time would never end.
-            further = reader.next_available(position) if position > start or start == self.split.start else None
+            further = reader.next_available(position) if position > start or start == self._split.start else None
             start = end if further is None else min(further, end)
-            self._lost(position, start, "the start of the log was deleted after the read was planned")
+            self._lost_between(position, start, "the start of the log was deleted after the read was planned")
 
     def _read_from(self, reader: SegmentReader, position: int) -> Generator[pa.RecordBatch, None, int]:
         """Read as far as the segment has bytes without a gap; returns up to where."""
-        end = self.split.end
+        end = self._split.end
         limits = self.request.limits
         stream = SplitStream(reader, position, end + limits.max_message_bytes + _ROOM)
         for found in read_indexed(
@@ -121,15 +117,16 @@ class _SplitReader:
                 continue
             if found.next_offset > end:
                 found = self._cut(found)
-            if isinstance(found, Flaw):
-                self._judge(found)
-            if not isinstance(found, Flaw) or self.request.mode is ParseMode.PERMISSIVE:
+            if not isinstance(found, Flaw) or self.is_row(
+                f"{self._split.topic}/{self._split.broker_partition} cannot be read at offset {found.offset}: "
+                f"{found.problem}"
+            ):
                 yield from self.builder.add(found)
         return position
 
     def _cut(self, found: ArchivedRun | Flaw) -> ArchivedRun | Flaw:
         """Cut off everything beyond the split's end. Raises SplitBoundaryError."""
-        end = self.split.end
+        end = self._split.end
         if isinstance(found, Flaw) and found.kind not in MESSAGE_FLAWS:
             return found._replace(next_offset=end)
         first = found.offset
@@ -141,28 +138,15 @@ class _SplitReader:
                 return found._replace(next_offset=end, payloads=found.payloads[:count])
             first = bounds[count - 1]
         raise SplitBoundaryError(
-            f"the split of {self.split} ends inside the message at offset {first}; read with the option "
+            f"the split of {self._split} ends inside the message at offset {first}; read with the option "
             "maxSplitBytes=0, so that segments are not cut"
         )
 
-    def _judge(self, flaw: Flaw) -> None:
-        if self.request.mode is ParseMode.FAILFAST:
-            raise MalformedMessageError(
-                f"{self.split.topic}/{self.split.broker_partition} cannot be read at offset {flaw.offset}: "
-                f"{flaw.problem}; read with mode=PERMISSIVE or DROPMALFORMED to continue"
-            )
-        if self.request.mode is ParseMode.DROPMALFORMED:
-            self.dropped += 1
-
-    def _lost(self, start: int, end: int, why: str) -> None:
-        """Handle planned offsets that no longer exist."""
-        what = (
-            f"the offsets {start} to {end} of {self.split.topic}/{self.split.broker_partition} are no longer in "
-            f"{self.split.location}: {why}"
+    def _lost_between(self, start: int, end: int, why: str) -> None:
+        self.lost(
+            f"the offsets {start} to {end} of {self._split.topic}/{self._split.broker_partition} are no longer in "
+            f"{self._split.location}: {why}"
         )
-        if self.request.fail_on_data_loss:
-            raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them")
-        log.warning("%s; continuing without them", what)
 
 
 #: Plain messages in a row from which on they are worth a piece of their own.
@@ -185,10 +169,8 @@ class BatchBuilder:
     """
 
     def __init__(self, split: V07Split, columns: Sequence[str]) -> None:
-        self._schema = arrow_schema(columns)
         self._wanted = frozenset(columns)
-        self._split = split
-        self._same = ConstantColumns(split)
+        self._same = ConstantColumns(split, columns)
         self._pieces: list[dict[str, pa.Array]] = []
         self._sizes: list[int] = []
         self._rows = 0
@@ -242,9 +224,9 @@ class BatchBuilder:
         rows = self._rows
         if not rows:
             return None
-        columns = [self._column(field, rows) for field in self._schema]
+        columns = [self._column(field, rows) for field in self._same.schema]
         self._pieces, self._sizes, self._rows, self._bytes = [], [], 0, 0
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self._same.schema)
 
     def _seal(self) -> None:
         """Make a piece of the pending rows."""

@@ -16,47 +16,56 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from consumerd.base.errors import ConsumerdError
-from consumerd.spark.source.errors import FileReadError
+from consumerd.spark.source.errors import FileReadError, OffsetUnavailableError
 from consumerd.spark.source.request import DEFAULT_FETCH_SIZE, DEFAULT_TIMEOUT
-from consumerd.spark.source.v07.client import BrokerLog
-from consumerd.spark.source.v07.split import BrokerRange, FileRange
+from consumerd.spark.source.split import BrokerRange, FileRange
+from consumerd.spark.source.v07.client import BrokerClient
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tiered import ZSTD_MAGIC, tiered_start
+from consumerd.wire.v07 import EARLIEST
 
 
-class SegmentReader(Protocol):
+class SegmentReader(ABC):
     """Bytes of one segment by their log offsets. A context manager; errors are declared ones."""
 
-    @property
-    def window(self) -> int:
-        """The number of bytes to read at once."""
-        ...
+    #: The number of bytes to read at once.
+    window = 1 << 20
 
+    @abstractmethod
     def fetch(self, offset: int, size: int) -> bytes:
         """At least one and at most `size` bytes of the segment from `offset` on; b"" where it has ended.
 
         Raises a ConsumerdError where the segment cannot be read.
         """
-        ...
+
+    def fetch_all(self, offset: int, size: int) -> bytes:
+        """`size` bytes, fewer only where the segment ends."""
+        data = b""
+        while len(data) < size and (fresh := self.fetch(offset + len(data), size - len(data))):
+            data += fresh
+        return data
 
     def next_available(self, offset: int) -> int | None:
-        """The next offset that exists after one that does not; None at the end."""
-        ...
+        """The next offset that exists after one that does not; None at the end, and where the file has all."""
+        return None
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:  # noqa: B027 - nothing is open between ranges of a URL
+        pass
 
 
-class LocalFile:
+class LocalFile(SegmentReader):
     """A plain local segment file. Raises FileReadError, and FileNotFoundError if there is no such file."""
-
-    window = 1 << 20
 
     def __init__(self, path: str, segment_start: int) -> None:
         self._path = path
@@ -74,14 +83,8 @@ class LocalFile:
         except OSError as error:
             raise self._failure(error) from error
 
-    def next_available(self, offset: int) -> int | None:
-        return None
-
     def _failure(self, error: OSError) -> FileReadError:
         return FileReadError(f"cannot read {self._path}: {error.strerror or error}; make it readable for the executors")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
@@ -105,6 +108,33 @@ class SplitStream:
         data = self._reader.fetch(self.position, wanted)
         self.position += len(data)
         return data
+
+
+#: The largest fetch, also for larger requests: its bytes are in memory several times.
+_LARGEST_FETCH: Final = 8 << 20
+
+
+class BrokerLog(SegmentReader):
+    """One partition's log, over one connection, which is made at once. Raises BrokerReadError."""
+
+    def __init__(self, broker: BrokerRange, topic: str, partition: int, *, fetch_size: int, timeout: float) -> None:
+        self._client = BrokerClient(broker.host, broker.port, timeout)
+        self._topic = topic
+        self._partition = partition
+        self.window = min(fetch_size, _LARGEST_FETCH)
+
+    def fetch(self, offset: int, size: int) -> bytes:
+        try:
+            return self._client.fetch(self._topic, self._partition, offset, min(size, self.window))
+        except OffsetUnavailableError:
+            return b""
+
+    def next_available(self, offset: int) -> int | None:
+        found = self._client.offsets(self._topic, self._partition, EARLIEST, 1)
+        return found[0] if found and found[0] > offset else None
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
 
 
 def open_segment(
@@ -146,13 +176,11 @@ _ZSTD_SUFFIX: Final = ".zst"
 _STEP: Final = 1 << 20
 
 
-class PackedFile:
+class PackedFile(SegmentReader):
     """The content of a packed segment file. `packed` has the file's own bytes by their position in it.
 
     `fetch` raises DamagedArchiveError for data that are damaged or cut short.
     """
-
-    window = 1 << 20
 
     def __init__(self, packed: SegmentReader, segment_start: int, path: str) -> None:
         self._packed = packed
@@ -172,9 +200,6 @@ class PackedFile:
         self._offset += len(data)
         return data
 
-    def next_available(self, offset: int) -> int | None:
-        return None
-
     def _rewind(self) -> None:
         self._stream = _unpacked(self._packed, self._path)
         self._offset = self._start
@@ -187,26 +212,13 @@ class PackedFile:
         self._packed.__exit__(*error)
 
 
-class _FrontToBack:
-    """The packed bytes as a stream."""
-
-    def __init__(self, packed: SegmentReader) -> None:
-        self._packed = packed
-        self._position = 0
-
-    def read(self, size: int, /) -> bytes:
-        data = self._packed.fetch(self._position, size)
-        self._position += len(data)
-        return data
-
-
 def _unpacked(packed: SegmentReader, path: str) -> UnpackedStream:
     """The content of a packed file. Raises MissingExtraError for zstd without its package."""
     if path.endswith(SUFFIX):
-        return UnpackedStream(_FrontToBack(packed))
+        return UnpackedStream(SplitStream(packed, 0, sys.maxsize))
     from consumerd.storage.archives.zstd import ZstdDecoder  # noqa: PLC0415 - few files need it
 
-    return UnpackedStream(_FrontToBack(packed), ZstdDecoder, what="zstd")
+    return UnpackedStream(SplitStream(packed, 0, sys.maxsize), ZstdDecoder, what="zstd")
 
 
 def unpacked_size(packed: SegmentReader, path: str) -> int:
@@ -226,7 +238,7 @@ def is_remote(path: str) -> bool:
     return any(mark in path for mark in _MARKS)
 
 
-class RemoteFile:
+class RemoteFile(SegmentReader):
     """A plain segment file behind a URL. Raises FileReadError; FileNotFoundError only where there is no such file."""
 
     window = 8 << 20
@@ -258,29 +270,15 @@ class RemoteFile:
             )
         return data
 
-    def next_available(self, offset: int) -> int | None:
-        return None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass  # nothing is open between ranges
-
-
-class _declared:  # noqa: N801 - reads as a verb
-    """Turns each error of a file system into a FileReadError; FileNotFoundError stays."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, (FileNotFoundError, ConsumerdError)):
-            raise FileReadError(
-                f"cannot read {self._url}: {type(error).__name__}: {error}; make it readable for the executors"
-            ) from error
+@contextmanager
+def _declared(url: str) -> Iterator[None]:
+    """Raise each error of a file system as FileReadError; FileNotFoundError stays."""
+    try:
+        yield
+    except (FileNotFoundError, ConsumerdError):
+        raise
+    except Exception as error:
+        raise FileReadError(
+            f"cannot read {url}: {type(error).__name__}: {error}; make it readable for the executors"
+        ) from error

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.spark.source.logs import PartitionLog
 from consumerd.spark.source.offsets import Key
-from consumerd.spark.source.split import broker_partition
+from consumerd.spark.source.split import BrokerRange, FileRange, V07Split, broker_partition
 from consumerd.spark.source.v07.boundaries import REACH, Boundaries, Fetch
-from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits, decode_batch
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 #: The largest message that is looked for, also with a higher limit: it bounds the memory of the planner.
 _MOST_REACH: Final = 32 << 20

@@ -1,4 +1,4 @@
 """Reading brokers of Kafka 0.8 and later, and their segment files, from Spark.
 
-Files in reading order: client, split, origin, commits, reading, segment_parts, stored.
+Files in reading order: client, origin, commits, reading, segment_parts, stored.
 """

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,16 +26,17 @@ from consumerd.base.partition import LogId
 from consumerd.member.fetch.log_changes import LogChange, find_change
 from consumerd.net.client.epochs import EpochEnd
 from consumerd.spark.source.choice import PartitionChoice
+from consumerd.spark.source.logs import EveryOffset
 from consumerd.spark.source.offsets import Key, LogOffset
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.option_values import BootstrapLocation, SubscribePattern
 from consumerd.spark.source.options import SourceOptions
+from consumerd.spark.source.split import V08Split
 from consumerd.spark.source.v08.client import Address, KafkaClient, TopicLeaders
-from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 #: Topics of the brokers' own, which patterns do not mean; old brokers do not mark them.
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state")
@@ -148,7 +150,7 @@ class V08Origin:
 
 
 @dataclass(frozen=True)
-class V08Log:
+class V08Log(EveryOffset):
     """A snapshot of a partition; `leader`: its leader then. Every offset is a boundary.
 
     `leader_epoch`: the leader's, -1 where brokers do not tell it.
@@ -172,19 +174,6 @@ class V08Log:
     def broker(self) -> None:
         return
 
-    def gaps(self) -> tuple[tuple[int, int], ...]:
-        """None: records that compaction removed count as read."""
-        return ()
-
-    def message_at(self, offset: int) -> int:
-        return offset
-
-    def resumed(self, offset: int) -> int:
-        return offset
-
-    def limited(self, start: int, most: int) -> int:
-        return min(start + most, self.end)
-
     def before(self, time_ms: int) -> int:
         return self.by_time(self, time_ms)
 
@@ -194,6 +183,14 @@ class V08Log:
             V08Split(self.topic, self.partition, low, high, self.location, self.leader, self.topic_id)
             for low, high in cut(start, end, max_bytes)
         ]
+
+
+def cut(start: int, end: int, most: int) -> list[tuple[int, int]]:
+    """[start, end) in pieces of about the same size, none larger than `most`; 0: in one piece."""
+    if start >= end:
+        return []
+    pieces = -(-(end - start) // most) if most else 1
+    return list(pairwise(start + (end - start) * number // pieces for number in range(pieces + 1)))
 
 
 def find_epoch(offset: int, latest: int, known: int | None) -> Generator[int, EpochEnd | None, int | None]:

@@ -28,12 +28,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from consumerd.spark.lake.arrays import texts
-from consumerd.spark.source.columns import HEADERS, ParseMode, arrow_schema
+from consumerd.spark.source.columns import HEADERS
 from consumerd.spark.source.errors import (
     BrokerReadError,
     DataLossError,
     LogReplacedError,
-    MalformedMessageError,
     OffsetUnavailableError,
 )
 from consumerd.spark.source.request import (
@@ -41,6 +40,7 @@ from consumerd.spark.source.request import (
     BATCH_ROWS,
     ConstantColumns,
     ReadRequest,
+    SplitReader,
     numbers,
 )
 from consumerd.spark.source.v08.client import FetchedRecords, KafkaClient
@@ -50,7 +50,7 @@ from consumerd.wire.v08.records.codecs import RecordCodec
 from consumerd.wire.v08.records.record_set import RecordRun
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.v08.split import StoredSplit, V08Split
+    from consumerd.spark.source.split import StoredSplit, V08Split
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +73,16 @@ def read_v08_split(split: V08Split, request: ReadRequest) -> Iterator[pa.RecordB
     """
     reader = _Reader(split, request)
     yield from reader.read()
-    if reader.dropped:
-        log.warning("dropped %d malformed ranges of %s", reader.dropped, split)
+    reader.end()
 
 
-class _Reader:
+class _Reader(SplitReader):
     """One pass over one split."""
 
+    _split: V08Split
+
     def __init__(self, split: V08Split, request: ReadRequest) -> None:
-        self.dropped = 0
-        self._split = split
-        self._request = request
+        super().__init__(split, request)
         self._partition = split.topic, split.partition
         self._rows = V08Rows(split, request.columns)
         self._usual = self._size = min(request.fetch_size, _LARGEST_FETCH)
@@ -94,7 +93,7 @@ class _Reader:
         self._empty_since = 0.0
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        split, request = self._split, self._request
+        split, request = self._split, self.request
         position = split.start
         leaders, largest = {self._partition: split.leader}, max(self._usual, self._most)
         with KafkaClient(split.location, request.timeout, leaders=leaders, largest=largest) as client:
@@ -104,14 +103,14 @@ class _Reader:
                     if position == split.start and split.topic_id is not None and client.fetches_by_name:
                         client.must_have(split.topic, split.topic_id)
                 except LogReplacedError as error:
-                    self._lost(position, split.end, str(error))
+                    self._lost_between(position, split.end, str(error))
                     return
                 except OffsetUnavailableError as error:
                     position = self._gone(client, position, error)
                     continue
                 records = decode_records(answer.data, position, limits=request.limits, aborted=answer.aborted)
                 if (later := self._written_since(records)) is not None:
-                    self._lost(position, split.end, later)
+                    self._lost_between(position, split.end, later)
                     return
                 yield from self._rows.batches(records, split.end)
                 if records.next_offset > position:
@@ -150,14 +149,7 @@ class _Reader:
 
     def _flaw(self, position: int, following: int, records: RecordSet) -> Iterator[pa.RecordBatch]:
         problem = records.problem or f"a message or batch larger than maxMessageBytes ({self._most - _ROOM})"
-        if self._request.mode is ParseMode.FAILFAST:
-            raise MalformedMessageError(
-                f"{self._split.topic}/{self._split.partition} cannot be read at offset {position}: {problem}; "
-                "read with mode=PERMISSIVE or DROPMALFORMED to continue"
-            )
-        if self._request.mode is ParseMode.DROPMALFORMED:
-            self.dropped += 1
-        else:
+        if self.is_row(f"{self._split.topic}/{self._split.partition} cannot be read at offset {position}: {problem}"):
             yield self._rows.flaw(position, following, problem)
 
     def _nothing(self, position: int, answer: FetchedRecords) -> int:
@@ -173,8 +165,8 @@ class _Reader:
             if self._empty >= _BELIEVED:
                 log.info("%s has no messages from offset %d to %d", self._split, position, end)
                 return end
-        elif now - self._empty_since > self._request.timeout:
-            self._lost(position, end, f"the log ends at {answer.reach} now")
+        elif now - self._empty_since > self.request.timeout:
+            self._lost_between(position, end, f"the log ends at {answer.reach} now")
             return end
         time.sleep(_PAUSE)
         return position
@@ -185,10 +177,10 @@ class _Reader:
         first, last = (client.offsets([self._partition], when)[self._partition] for when in (EARLIEST, LATEST))
         if first is not None and position < first:
             following = min(first, end)
-            self._lost(position, following, "the start of the log was deleted after the read was planned")
+            self._lost_between(position, following, "the start of the log was deleted after the read was planned")
             return following
         if last is not None and position > last:
-            self._lost(position, end, f"the log ends at {last} now")
+            self._lost_between(position, end, f"the log ends at {last} now")
             return end
         self._empty += 1  # it has it after all
         if self._empty > _BELIEVED:
@@ -196,12 +188,8 @@ class _Reader:
         time.sleep(_PAUSE)
         return position
 
-    def _lost(self, start: int, end: int, why: str) -> None:
-        """Handle planned offsets that no longer exist."""
-        what = f"the offsets {start} to {end} of {self._split.topic}/{self._split.partition} no longer exist: {why}"
-        if self._request.fail_on_data_loss:
-            raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them")
-        log.warning("%s; continuing without them", what)
+    def _lost_between(self, start: int, end: int, why: str) -> None:
+        self.lost(f"the offsets {start} to {end} of {self._split.topic}/{self._split.partition} no longer exist: {why}")
 
 
 #: The values of the cells of `codec`, by number.
@@ -215,9 +203,8 @@ class V08Rows:
     """Makes the rows of one split. `columns`: names in the order in which the batches have them, at least one."""
 
     def __init__(self, split: V08Split | StoredSplit, columns: Sequence[str]) -> None:
-        self._schema = arrow_schema(columns)
         self._wanted = frozenset(columns)
-        self._same = ConstantColumns(split)
+        self._same = ConstantColumns(split, columns)
         #: A leader epoch, and a column of it: most sets have that of the one before.
         self._epochs: tuple[int | None, pa.Array] = None, pa.nulls(0, pa.int32())
 
@@ -243,7 +230,7 @@ class V08Rows:
                     columns[name] = pa.array(values[first:last], pa.binary())
             if HEADERS.name in self._wanted and headers:
                 columns[HEADERS.name] = _headers([headers.get(number) for number in range(first, last)])
-            yield self._batch(columns, last - first)
+            yield self._same.batch(columns, last - first)
 
     def _epoch_column(self, epoch: int | None, rows: int) -> pa.Array:
         known, column = self._epochs
@@ -261,13 +248,7 @@ class V08Rows:
             "crc_ok": pa.array([False]),
             "_corrupt": pa.array([problem], pa.string()),
         }
-        return self._batch(columns, 1)
-
-    def _batch(self, columns: dict[str, pa.Array], rows: int) -> pa.RecordBatch:
-        found = [
-            columns[field.name] if field.name in columns else self._same.column(field, rows) for field in self._schema
-        ]
-        return pa.RecordBatch.from_arrays(found, schema=self._schema)
+        return self._same.batch(columns, 1)
 
 
 def _pieces(records: RecordSet, count: int) -> Iterator[tuple[int, int]]:

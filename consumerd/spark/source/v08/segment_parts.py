@@ -11,19 +11,18 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.source.errors import FileReadError
+from consumerd.spark.source.split import SegmentPart
 from consumerd.spark.source.v07.segment_file import SUFFIX, SegmentReader, open_file
-from consumerd.spark.source.v08.split import SegmentPart
 from consumerd.storage.log.archive_names import LOG_SUFFIX
 from consumerd.storage.segments.batches import batch_size, is_intact
 from consumerd.wire.v08.records.record_batch import HEADER, MAGIC, read_header
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.v07.split import FileRange
+    from consumerd.spark.source.split import FileRange
 
 _ENTRY: Final = struct.Struct(">ii")
 #: The most of an index that is read: one of a segment of 2 GiB with an entry for each KiB.
 _LARGEST_INDEX: Final = 16 << 20
-_STEP: Final = 1 << 20
 
 
 def parts_of(segment: FileRange, max_bytes: int) -> list[SegmentPart]:
@@ -49,10 +48,8 @@ def parts_of(segment: FileRange, max_bytes: int) -> list[SegmentPart]:
 
 def _index(path: str) -> list[tuple[int, int]]:
     """The entries of an index up to the first that cannot be one: reserved space is zeros."""
-    data = b""
     with open_file(path, 0) as reader:
-        while len(data) < _LARGEST_INDEX and (fresh := reader.fetch(len(data), _STEP)):
-            data += fresh
+        data = reader.fetch_all(0, _LARGEST_INDEX)
     found: list[tuple[int, int]] = []
     last = (-1, -1)
     for relative, position in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
@@ -65,16 +62,9 @@ def _index(path: str) -> list[tuple[int, int]]:
 
 def _batch_at(reader: SegmentReader, position: int) -> int | None:
     """The first offset of the intact batch of magic 2 at a position; None if there is none."""
-    head = _read(reader, position, HEADER.size)
+    head = reader.fetch_all(position, HEADER.size)
     size = batch_size(head)
     if size is None or len(head) < HEADER.size or read_header(head, 0).magic != MAGIC:
         return None
-    data = _read(reader, position, size)
+    data = reader.fetch_all(position, size)
     return read_header(head, 0).base_offset if len(data) == size and is_intact(data) else None
-
-
-def _read(reader: SegmentReader, position: int, size: int) -> bytes:
-    data = b""
-    while len(data) < size and (fresh := reader.fetch(position + len(data), size - len(data))):
-        data += fresh
-    return data

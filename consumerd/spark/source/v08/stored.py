@@ -17,28 +17,25 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from consumerd.spark.source.columns import ParseMode
-from consumerd.spark.source.errors import DataLossError, MalformedMessageError
+from consumerd.spark.source.logs import EveryOffset
 from consumerd.spark.source.offsets import Key
-from consumerd.spark.source.request import ReadRequest
-from consumerd.spark.source.split import broker_partition
+from consumerd.spark.source.request import ReadRequest, SplitReader
+from consumerd.spark.source.split import FileRange, SegmentPart, StoredSplit, broker_partition
 from consumerd.spark.source.v07.segment_file import SplitStream, open_segment
-from consumerd.spark.source.v07.split import FileRange
 from consumerd.spark.source.v08.reading import V08Rows
 from consumerd.spark.source.v08.segment_parts import parts_of
-from consumerd.spark.source.v08.split import SegmentPart, StoredSplit
 from consumerd.storage.log.archive_items import MAX_SEGMENT_BYTES
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.wire.v07 import DEFAULT_LIMITS, DecodeLimits
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredPartitionLog:
+@dataclass(frozen=True)
+class StoredPartitionLog(EveryOffset):
     """A partition of 0.8 or later: `segments` in order, and the offset after the last whole batch."""
 
     topic: str
@@ -60,18 +57,6 @@ class StoredPartitionLog:
     @property
     def start(self) -> int:
         return self.segments[0].segment_start
-
-    def gaps(self) -> list[tuple[int, int]]:
-        return []
-
-    def message_at(self, offset: int) -> int | None:
-        return offset
-
-    def resumed(self, offset: int) -> int:
-        return offset
-
-    def limited(self, start: int, most: int) -> int:
-        return min(start + most, self.end)
 
     def before(self, time_ms: int) -> int:
         """The first batch that has, or may have, a record of that time or later; reads up to there."""
@@ -122,40 +107,39 @@ def read_stored_split(split: StoredSplit, request: ReadRequest) -> Iterator[pa.R
 
     Raises MalformedMessageError in mode FAILFAST, FileReadError, and DataLossError for a file that was deleted.
     """
+    reader = _Reader(split, request)
     try:
-        yield from _Reader(split, request).read()
+        yield from reader.read()
     except FileNotFoundError:
-        what = f"the offsets {split.start} to {split.end} of {split} no longer exist: {split.location} was deleted"
-        if request.fail_on_data_loss:
-            raise DataLossError(f"{what}; start later, or set failOnDataLoss=false to continue without them") from None
-        log.warning("%s; continuing without them", what)
+        reader.lost(
+            f"the offsets {split.start} to {split.end} of {split} no longer exist: {split.location} was deleted"
+        )
 
 
-class _Reader:
+class _Reader(SplitReader):
     """One pass over one split. `position`: the least offset that may follow."""
 
+    _split: StoredSplit
+
     def __init__(self, split: StoredSplit, request: ReadRequest) -> None:
-        self._split = split
-        self._request = request
+        super().__init__(split, request)
         self._rows = V08Rows(split, request.columns)
         self._position = split.part.offset
         self._flaw: SegmentFlaw | None = None
-        self._dropped = 0
 
     def read(self) -> Iterator[pa.RecordBatch]:
         split = self._split
-        for item in read_segment(split.location, split.topic, split.partition, self._request.limits, split.part):
+        for item in read_segment(split.location, split.topic, split.partition, self.request.limits, split.part):
             if isinstance(item, SegmentFlaw):
                 self._flaw = self._flaw or item
                 continue
-            yield from self._lost(min(item.offset, split.end))
+            yield from self._flawed(min(item.offset, split.end))
             yield from self._batch(item)
             if self._position >= split.end:
                 break
         else:
-            yield from self._lost(split.end)
-        if self._dropped:
-            log.warning("dropped %d malformed ranges of %s", self._dropped, split)
+            yield from self._flawed(split.end)
+        self.end()
 
     def _batch(self, item: StoredBatch) -> Iterator[pa.RecordBatch]:
         """The rows of a batch, without those whose offsets were read before, which a consumer would not see either."""
@@ -169,17 +153,13 @@ class _Reader:
             skipped = max(0, skipped - rows.num_rows)
         self._position = max(self._position, item.next_offset)
 
-    def _lost(self, following: int) -> Iterator[pa.RecordBatch]:
+    def _flawed(self, following: int) -> Iterator[pa.RecordBatch]:
         """The row of the flaws before offset `following`, if offsets are missing there."""
         flaw, self._flaw = self._flaw, None
         if flaw is None or not self._split.start <= self._position < self._split.end:
             return
-        if self._request.mode is ParseMode.FAILFAST:
-            raise MalformedMessageError(
-                f"{self._split.location} cannot be read at offset {self._position}: {flaw.problem}; read with "
-                "mode=PERMISSIVE or DROPMALFORMED to continue"
-            )
-        if self._request.mode is ParseMode.DROPMALFORMED or following <= self._position:
-            self._dropped += 1
-        else:
-            yield self._rows.flaw(self._position, following, flaw.problem)
+        if self.is_row(f"{self._split.location} cannot be read at offset {self._position}: {flaw.problem}"):
+            if following > self._position:
+                yield self._rows.flaw(self._position, following, flaw.problem)
+            else:
+                self.dropped += 1

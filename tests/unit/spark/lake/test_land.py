@@ -31,7 +31,7 @@ from consumerd.spark.lake.land import divide, land
 from consumerd.spark.lake.table import LakeTable
 from consumerd.spark.lake.workers import WorkerEndedError, WorkerPool
 from consumerd.spark.source.errors import BrokerReadError
-from consumerd.spark.source.v07.split import FileRange, V07Split
+from consumerd.spark.source.split import FileRange, V07Split
 from consumerd.spark.spec import PipelineSpec
 from consumerd.spark.tables.errors import TableError, TableOwnedError
 from consumerd.wire.v07 import encode_message_set

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from consumerd.spark.source.v07.split import FileRange, V07Split
+from consumerd.spark.source.split import FileRange, V07Split
 
 
 class SegmentWriter(Protocol):

@@ -20,7 +20,7 @@ import pyspark.worker
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import FileRange, V07Split
+from consumerd.spark.source.split import FileRange, V07Split
 
 request = ReadRequest(tuple(column.name for column in COLUMNS))
 found = {}

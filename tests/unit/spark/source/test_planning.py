@@ -35,9 +35,9 @@ from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import FileRange, V07Split
 from consumerd.spark.source.v07.archive_origin import OverlapError
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.storage.archives.errors import NoSourceError
 from consumerd.storage.log.archive_names import MisnamedSegmentError
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set

@@ -25,8 +25,8 @@ from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import V07Split
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import V07Split
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 SIZE = 50

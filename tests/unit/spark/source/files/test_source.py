@@ -17,9 +17,7 @@ from consumerd.handlers.builtin.files import FilesHandler
 from consumerd.spark.source.columns import COLUMNS, CORRUPT, HEADERS, ParseMode
 from consumerd.spark.source.errors import DataLossError, MalformedMessageError
 from consumerd.spark.source.files.ranges import (
-    FilesSplit,
     OverlappingRangesError,
-    RangeFile,
     boundary,
     files_splits,
     gaps,
@@ -28,6 +26,7 @@ from consumerd.spark.source.files.ranges import (
 )
 from consumerd.spark.source.files.reading import read_files_split
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import FilesSplit, RangeFile
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 HERE = TopicPartition("events", 3, 10)

@@ -11,8 +11,8 @@ import pytest
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.errors import BrokerReadError, DataLossError, SplitBoundaryError
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import BrokerRange, FileRange, V07Split
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split
 from consumerd.testing.fault_proxy import Direction
 from consumerd.testing.plugin import BrokerFactory
 from consumerd.testing.proxy import LoopbackProxy

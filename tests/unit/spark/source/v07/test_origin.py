@@ -18,8 +18,8 @@ from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import BrokerRange, V07Split
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import BrokerRange, V07Split
 from consumerd.testing.brokers import LoopbackBroker
 from consumerd.testing.plugin import BrokerFactory
 from consumerd.wire.compression import Codec

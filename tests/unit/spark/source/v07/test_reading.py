@@ -18,9 +18,9 @@ from consumerd.spark.source.columns import COLUMNS, ParseMode, arrow_schema
 from consumerd.spark.source.errors import DataLossError, FileReadError, MalformedMessageError, SplitBoundaryError
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import BrokerRange, FileRange, V07Split
 from consumerd.spark.source.v07 import reading
 from consumerd.spark.source.v07.reading import read_split
-from consumerd.spark.source.v07.split import BrokerRange, FileRange, V07Split
 from consumerd.wire.v07 import Codec, DecodeLimits, encode_message, encode_message_set
 from tests.unit.spark.source.conftest import SegmentWriter
 

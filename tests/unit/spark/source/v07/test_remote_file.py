@@ -12,9 +12,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from consumerd.spark.source.errors import DataLossError, FileReadError
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import FileRange, V07Split
 from consumerd.spark.source.v07.reading import read_split
 from consumerd.spark.source.v07.segment_file import RemoteFile, is_remote
-from consumerd.spark.source.v07.split import FileRange, V07Split
 from consumerd.wire.v07 import encode_message_set
 
 DATA = encode_message_set([b"%d" % number for number in range(2000)])

@@ -19,10 +19,10 @@ from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import V08Split
 from consumerd.spark.source.v08 import origin
 from consumerd.spark.source.v08.origin import find_epoch
 from consumerd.spark.source.v08.reading import read_v08_split
-from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v08.apis import OFFSET_FOR_LEADER_EPOCH
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
 from tests.unit.spark.source.v08.fake_broker import V08Broker

@@ -18,8 +18,9 @@ from consumerd.spark.source.errors import (
 )
 from consumerd.spark.source.option_values import BootstrapLocation
 from consumerd.spark.source.request import ReadRequest
+from consumerd.spark.source.split import V08Split
+from consumerd.spark.source.v08.origin import cut
 from consumerd.spark.source.v08.reading import read_v08_split
-from consumerd.spark.source.v08.split import V08Split, cut
 from consumerd.wire.v07 import DecodeLimits
 from consumerd.wire.v08.apis import FETCH
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from consumerd.spark.source.columns import ParseMode
-from consumerd.spark.source.v07.split import FileRange
+from consumerd.spark.source.split import FileRange
 from consumerd.spark.source.v08.segment_parts import parts_of
 from tests.support.archives import batch, write_segment
 from tests.unit.spark.source.v08.test_stored import offsets, plan, rows
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 #: The first offset of the segment, and batches of two messages in it.
 FIRST, BATCHES = 10, 40

@@ -18,7 +18,7 @@ from consumerd.spark.source.request import ReadRequest
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 OLD = encode_message_set([b"a", b"b"], magic=1, codec=RecordCodec.GZIP, timestamps=1000, base_offset=0)
 BATCH = encode_record_batch(
