@@ -17,11 +17,11 @@ from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batches import BatchRunner, PlannedBatch
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.handover import catch_up
-from consumerd.spark.lake.land import LandSource
 from consumerd.spark.land import land
 from consumerd.spark.progress import open_log
 from consumerd.spark.queries import run_query
 from consumerd.spark.source.options import read_options
+from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.reading import read_rows
 from consumerd.spark.source.request import ReadRequest
 from consumerd.spark.spec import PipelineSpec
@@ -69,7 +69,7 @@ class Pipeline:
 
     def by_lake(self, fail_at: int | None = None) -> None:
         options = read_options(begin(None, self.spec, source_options(self.spec)))
-        source = LandSource(options)
+        source = StreamPlanner(options, options.max_per_trigger)
         request = ReadRequest.of(options, ("value",))
 
         def store(batch: PlannedBatch, tick: Callable[[], None]) -> None:

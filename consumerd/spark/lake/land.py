@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from consumerd.spark.beginning import begin, note_new, source_options
 from consumerd.spark.checkpoints import locked
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
     from consumerd.spark.spec import PipelineSpec
 
 #: The greatest part of a batch that becomes one file, where offsets count bytes: of the log.
@@ -53,26 +53,6 @@ FILE_BYTES: Final = 128 << 20
 #: The least part for which a worker more pays, in offsets: bytes of the log, or messages.
 LEAST_BYTES: Final = 4 << 20
 LEAST_MESSAGES: Final = 20_000
-
-
-class LandSource:
-    """The source of a pipeline, as batches see it."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._planner = StreamPlanner(options)
-        self.initial = self._planner.initial
-        self.stop_at_present = self._planner.stop_at_present
-        self.reported = self._planner.reported
-        self.commit = self._planner.commit
-        self.splits = self._planner.splits
-
-    def latest(self, start: Any) -> Any:
-        """See BatchSource."""
-        options = self._options
-        return self._planner.latest(
-            start, options.max_per_trigger if options.max_messages is None else options.max_messages
-        )
 
 
 def land(
@@ -114,7 +94,7 @@ def land_by_tasks(
         given = source_options(pipeline)
         refuse_options(given, BATCH_ONLY, "a stream")
         options = read_options(begin(spark, pipeline, given))
-        source = LandSource(options)
+        source = StreamPlanner(options, options.max_per_trigger)
         landing = _Landing(
             pipeline, spark, checkpoint, table, storage_options or {}, source, options, pool, display or SilentDisplay()
         )
@@ -144,7 +124,7 @@ class _Landing:
     checkpoint: WritableCheckpoint
     table: LakeTable
     storage_options: Mapping[str, str]
-    source: LandSource
+    source: StreamPlanner
     options: SourceOptions
     pool: TaskPool
     display: BatchDisplay
@@ -183,7 +163,7 @@ class _Landing:
             on_progress=lambda each: self.display.advance(*each),
             tick=look,
         )
-        return [DataFile.from_json(each) for each in found if each is not None]
+        return [each for each in found if each is not None]
 
 
 def _commit(checkpoint: WritableCheckpoint, options: SourceOptions) -> int:

@@ -158,12 +158,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._follower().initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        if self._options.max_messages is not None:
-            return ReadMaxRows(self._options.max_messages)
         most = self._options.max_per_trigger
         if most is None:
             return ReadAllAvailable()
-        return ReadMaxRows(most) if self._options.counts_messages else ReadMaxBytes(most)
+        return ReadMaxRows(most) if self._options.max_bytes_per_trigger is None else ReadMaxBytes(most)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, Any]]:  # noqa: N802
         with _without_traceback():

@@ -224,8 +224,9 @@ class SourceOptions(KafkaOptions):
 
     @property
     def max_per_trigger(self) -> int | None:
-        """The most of a micro-batch of a stream."""
-        return self.max_offsets_per_trigger if self.bootstrap else self.max_bytes_per_trigger
+        """The most of a micro-batch of a stream: bytes, or about so many messages."""
+        given = self.max_bytes_per_trigger, self.max_offsets_per_trigger
+        return next((each for each in given if each is not None), None)
 
     @property
     def max_messages(self) -> int | None:

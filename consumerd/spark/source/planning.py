@@ -30,7 +30,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from consumerd.base.errors import NotFoundError
+from consumerd.base.errors import ConsumerdError, NotFoundError
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
 from consumerd.spark.source.choice import deselected, renamed
 from consumerd.spark.source.discovery import committer_of, open_origin
@@ -39,13 +39,13 @@ from consumerd.spark.source.logs import Origin, PartitionLog
 from consumerd.spark.source.offsets import Key, LogOffset, Offsets, Position, entries, positions, sorted_offsets
 from consumerd.spark.source.option_texts import OptionError
 from consumerd.spark.source.options import SourceOptions
+from consumerd.spark.source.split import V08Split
 from consumerd.spark.source.v07.segment_log import bytes_per_message, some
-from consumerd.spark.source.v08.split import V08Split
 from consumerd.wire.v07 import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from consumerd.spark.source.filters import Pruning
-    from consumerd.spark.source.request import Split
+    from consumerd.spark.source.split import Split
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +59,17 @@ class Losses:
 
     def report(self, what: str) -> None:
         """Raise DataLossError, or log it once and continue."""
+        self._fail_or_log(
+            DataLossError, what, "start elsewhere, or set failOnDataLoss=false to continue without them",
+            "continuing without them",
+        )  # fmt: skip
+
+    def _fail_or_log(self, kind: type[ConsumerdError], sentence: str, remedy: str, goes_on: str) -> None:
         if self._fail:
-            raise DataLossError(f"{what}; start elsewhere, or set failOnDataLoss=false to continue without them")
-        if what not in self._reported:
-            self._reported.add(what)
-            log.warning("%s; continuing without them", what)
+            raise kind(f"{sentence}; {remedy}")
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            log.warning("%s; %s", sentence, goes_on)
 
     def report_missing(self, options: SourceOptions, key: Key, what: str) -> None:
         """As `report`, of a partition that is not among those to read: deleted, or not selected by changed options.
@@ -81,11 +87,9 @@ class Losses:
             self.report(f"{_name(key)} was {what} and no longer exists")
             return
         sentence = f"{_name(key)} was {what}, and {not_selected}"
-        if self._fail:
-            raise OptionError(f"{sentence}; select it again, or start a new query or pipeline")
-        if sentence not in self._reported:
-            self._reported.add(sentence)
-            log.warning("%s; continuing without it", sentence)
+        self._fail_or_log(
+            OptionError, sentence, "select it again, or start a new query or pipeline", "continuing without it"
+        )
 
     def report_replaced(self, each: PartitionLog, known: LogOffset, what: str) -> None:
         """As `report`, of a log whose topic was deleted and created again. `what`: what was done up to `known`."""
@@ -93,14 +97,11 @@ class Losses:
             f"{_name(each.key)} was {what} {known.offset} in the log with topic id {known.topic_id}, and the topic was "
             f"deleted and created again: its id is {each.topic_id} now, with offsets {each.start} to {each.end}"
         )
-        if self._fail:
-            raise DataLossError(
-                f"{sentence}; what was not read of the former log is lost: to read the new one from its beginning, set "
-                "failOnDataLoss=false until that is done, or start a new query"
-            )
-        if sentence not in self._reported:
-            self._reported.add(sentence)
-            log.warning("%s; reading the new log from its beginning", sentence)
+        remedy = (
+            "what was not read of the former log is lost: to read the new one from its beginning, set "
+            "failOnDataLoss=false until that is done, or start a new query"
+        )
+        self._fail_or_log(DataLossError, sentence, remedy, "reading the new log from its beginning")
 
     def report_change(self, each: PartitionLog, known: LogOffset, change: LogChange, what: str) -> None:
         """As `report`, of a log whose leader epochs show that it is not the one of `known` up to there."""
@@ -120,11 +121,7 @@ class Losses:
             f"{_name(each.key)} was {what} {known.offset} in leader epoch {known.leader_epoch}, and {happened}: it has "
             f"offsets {each.start} to {each.end} now"
         )
-        if self._fail:
-            raise DataLossError(f"{sentence}; {remedy}")
-        if sentence not in self._reported:
-            self._reported.add(sentence)
-            log.warning("%s; continuing at offset %d", sentence, resume.offset)
+        self._fail_or_log(DataLossError, sentence, remedy, f"continuing at offset {resume.offset}")
 
 
 def continued(each: PartitionLog, change: LogChange) -> LogOffset:
@@ -272,10 +269,15 @@ _SETTLED: Final = 1.0
 
 
 class StreamPlanner:
-    """Plans the micro-batches of one stream. All methods raise a ConsumerdError if the query cannot continue."""
+    """Plans the micro-batches of one stream. All methods raise a ConsumerdError if the query cannot continue.
 
-    def __init__(self, options: SourceOptions) -> None:
+    `most`: of all partitions together in a batch, in the unit of offsets; with the option maxOffsetsPerTrigger in
+    messages.
+    """
+
+    def __init__(self, options: SourceOptions, most: int | None = None) -> None:
         self._options = options
+        self._most = most
         self._origin = open_origin(options)
         self._committer = committer_of(options)
         self._losses = Losses(fail=options.fail_on_data_loss)
@@ -298,11 +300,9 @@ class StreamPlanner:
         """Plan only what exists now, and no new partitions."""
         self._target = _ends(self._look(0))
 
-    def latest(self, start: Offsets, most: int | None) -> dict[str, dict[str, Any]]:
-        """Return the end of the next micro-batch; `start` if there is nothing new.
-
-        `most`: of all partitions together, in the unit of offsets; with the option maxOffsetsPerTrigger in messages.
-        """
+    def latest(self, start: Offsets, most: int | None = None) -> dict[str, dict[str, Any]]:
+        """Return the end of the next micro-batch; `start` if there is nothing new. `most`: for this one."""
+        most = self._most if most is None else most
         logs = self._look_for(start, _FRESH)
         ends = dict(positions(start))
         compared = compare(self._origin, logs, ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from consumerd.spark.lake.data_file import DataFile
-from consumerd.spark.lake.land import LandSource
 from consumerd.spark.lake.land_tasks import write_splits
 from consumerd.spark.lake.tasks import FileTarget, landed_schema
 from consumerd.spark.lake.worker import followed
 from consumerd.spark.seen import OffsetStretch, SeenPartition
 from consumerd.spark.source.columns import COLUMNS
 from consumerd.spark.source.options import read_options
+from consumerd.spark.source.planning import StreamPlanner
 from consumerd.spark.source.request import ReadRequest
 from consumerd.wire.v07 import Codec, encode_message_set
 
@@ -37,14 +38,15 @@ def archive(tmp_path: Path) -> Path:
 def landed(archive: Path, table: Path) -> list[DataFile]:
     """The files of one batch with everything, one task after the other."""
     options = read_options({"path": str(archive), "broker": "4", "subscribe": "t", "startingOffsets": "earliest"})
-    source = LandSource(options)
+    source = StreamPlanner(options)
     constants: Mapping[str, Any] = {"landed_at": AT, "batch": 7}
     target = FileTarget(str(table), landed_schema(options), constants)
     files = []
     start = source.initial()
     for split in source.splits(start, source.latest(start)):
         yielded, found = followed(write_splits, ((split,), ReadRequest.of(options), target))
-        file = DataFile.from_json(found)
+        file = pickle.loads(pickle.dumps(found))
+        assert isinstance(file, DataFile)
         assert [sum(each) for each in zip(*yielded, strict=True)] == [split.end - split.start, file.rows]
         files.append(file)
     return files
