@@ -25,7 +25,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from consumerd.base.errors import ConfigError
-from consumerd.spark.checkpoints import Checkpoint, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.queries import run_query
 from consumerd.spark.tables.files import locate
@@ -118,7 +118,7 @@ def current_windows(spark: SparkSession, pipeline: PipelineSpec) -> DataFrame:
     table = LakeBatchTable(spark, pipeline.aggregate, pipeline.format)
     checkpoint = Checkpoint(spark, pipeline.checkpoint("aggregate"))
     done = checkpoint.last_committed()
-    watermark = None if done is None else OffsetLog(spark, checkpoint.path).watermark(done)
+    watermark = None if done is None else checkpoint.watermark(done)
     if watermark is None or not table.exists:
         return now.withColumns({"is_open": F.lit(True), "missed": F.lit(0).cast("bigint")})
     written = table.read().select(*(F.col(name).alias(f"__{name}") for name in (*windows.keys, "count")))
@@ -193,9 +193,9 @@ class LateEvents:
     def result(self) -> AggregateCounts:
         """The counts, once the query has ended."""
         self._collect()
-        offsets = OffsetLog(self._spark, self._pipeline.checkpoint("aggregate"))
+        checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint("aggregate"))
         for batch, dropped in self._seen.dropped.items():
-            self._seen.late += self._late(offsets, batch) or dropped
+            self._seen.late += self._late(checkpoint, batch) or dropped
         self._seen.dropped.clear()
         return self._seen
 
@@ -214,9 +214,9 @@ class LateEvents:
                 if state.numRowsDroppedByWatermark:
                     self._seen.dropped[each.batchId] = state.numRowsDroppedByWatermark
 
-    def _late(self, offsets: OffsetLog, batch: int) -> int | None:
+    def _late(self, checkpoint: Checkpoint, batch: int) -> int | None:
         """Events of a batch whose window was written before, a count for each such window; None: unknown."""
-        start, end, watermark = offsets.end(batch - 1), offsets.end(batch), offsets.watermark(batch - 1)
+        start, end, watermark = checkpoint.end(batch - 1), checkpoint.end(batch), checkpoint.watermark(batch - 1)
         if watermark is None or not all(isinstance(each, dict) and "batch" in each for each in (start, end)):
             return None  # not a table of batches, or Spark forgot
         rows = LakeBatchTable(self._spark, self._pipeline.silver, self._pipeline.format).read(

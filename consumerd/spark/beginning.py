@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ConsumerdError, NotFoundError
-from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError
 from consumerd.spark.former_logs import FormerLog, add_former
 from consumerd.spark.source.choice import deselected, renamed
 from consumerd.spark.source.discovery import open_origin
@@ -144,12 +144,12 @@ def note_new(spark: SparkSession | None, pipeline: PipelineSpec, batch: int) -> 
     The stream's offsets say so too, but Spark forgets those of old batches, and retention moves on. Raises as `begin`.
     """
     fixed = began(spark, pipeline)
-    offsets = OffsetLog(spark, pipeline.checkpoint("land"))
-    ends = offsets.end(batch)
+    checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
+    ends = checkpoint.end(batch)
     if fixed is None or not isinstance(ends, dict):
         return
     known = dict(positions(fixed))
-    former, now = after_batch(known, positions_of(offsets.end(batch - 1)), positions_of(ends))
+    former, now = after_batch(known, positions_of(checkpoint.end(batch - 1)), positions_of(ends))
     if former:
         add_former(spark, pipeline, former)
     if now != known:

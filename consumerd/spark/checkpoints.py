@@ -21,7 +21,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from consumerd.base.errors import ConsumerdError, CorruptDataError, ExitCode
 from consumerd.base.files import SystemFiles
@@ -31,6 +31,7 @@ from consumerd.spark.tables.files import locate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_T = TypeVar("_T")
 #: The lock file in a checkpoint's folder.
 LOCK_FILE: Final = "_run.lock"
 _REMEDY: Final = "restore the checkpoint from a backup, or move it and the tables that it counts away to start over"
@@ -53,10 +54,9 @@ class CheckpointLockedError(ConsumerdError):
 
 
 class Checkpoint:
-    """The checkpoint of one streaming query, which need not exist yet."""
+    """The checkpoint of a query with one source, which need not exist yet."""
 
     def __init__(self, spark: SparkSession | None, path: str) -> None:
-        self._spark = spark
         self.path, self._files = locate(spark, path)
 
     @property
@@ -93,14 +93,13 @@ class Checkpoint:
         if planned is None and done is None:
             return
         self.query_id()
-        offsets = OffsetLog(self._spark, self.path)
         for batch in sorted({batch for batch in (planned, done) if batch is not None}):
             if not self._files.exists(f"{self.path}/offsets/{batch}"):
                 raise CheckpointError(
                     f"{self.path}/offsets/{batch} is missing, and {self.path}/commits says that batch {batch} is done: "
                     f"{_REMEDY}."
                 )
-            offsets.end(batch)
+            self.end(batch)
         if done is not None and not _is_entry(self._files.read(f"{self.path}/commits/{done}") or b""):
             raise CheckpointError(f"{self.path}/commits/{done} is not a valid entry of a commit log: {_REMEDY}.")
 
@@ -128,6 +127,53 @@ class Checkpoint:
                 f"the checkpoint {self.path} lists batches 0-{done}, but the table {table.path} has {have}: restore "
                 "the table, or move the checkpoint and the table away to write everything again."
             )
+
+    def end(self, batch: int) -> Any:
+        """Where a batch ends, in the source's JSON; None if Spark deleted it or the source had nothing.
+
+        Raises CheckpointError.
+        """
+        lines = self._lines(batch)
+        return None if lines is None or lines[2] == "-" else self._parsed(batch, lines[2])
+
+    def watermark(self, batch: int) -> int | None:
+        """The watermark of a batch, in milliseconds since 1970; None if Spark deleted it. Raises as `end`."""
+        return self._fact(batch, "batchWatermarkMs", int)
+
+    def planned_at(self, batch: int) -> int | None:
+        """When a batch was planned, in milliseconds since 1970; None if Spark deleted that. Raises as `end`."""
+        return self._fact(batch, "batchTimestampMs", int)
+
+    def settings(self, batch: int) -> dict[str, Any] | None:
+        """Spark's settings that a batch was planned with; None if Spark deleted them. Raises as `end`."""
+        return self._fact(batch, "conf", dict)
+
+    def _fact(self, batch: int, name: str, kind: type[_T]) -> _T | None:
+        lines = self._lines(batch)
+        facts = None if lines is None else self._parsed(batch, lines[1])
+        found = facts.get(name) if isinstance(facts, dict) else None
+        return found if isinstance(found, kind) else None
+
+    def _lines(self, batch: int) -> list[str] | None:
+        data = self._files.read(f"{self.path}/offsets/{batch}")
+        if data is None:
+            return None
+        lines = data.decode(errors="replace").splitlines()
+        if len(lines) < 3 or not lines[0].startswith("v"):
+            raise CheckpointError(
+                f"{self.path}/offsets/{batch} is not a valid entry of an offset log: restore the checkpoint from a "
+                "backup."
+            )
+        return lines
+
+    def _parsed(self, batch: int, line: str) -> Any:
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{self.path}/offsets/{batch} contains no valid offsets ({error}): restore the checkpoint from a "
+                "backup."
+            ) from None
 
 
 @contextmanager
@@ -172,57 +218,3 @@ def _is_entry(data: bytes) -> bool:
 
 class CheckpointError(CorruptDataError):
     """A file of a checkpoint is missing or damaged."""
-
-
-class OffsetLog:
-    """The offsets of a query with one source, whose checkpoint is in the directory `path`."""
-
-    def __init__(self, spark: SparkSession | None, path: str) -> None:
-        self.path, self._files = locate(spark, f"{path}/offsets")
-
-    def end(self, batch: int) -> Any:
-        """Return the end of a batch, in the source's JSON; None if Spark deleted it or the source had nothing.
-
-        Raises CheckpointError.
-        """
-        lines = self._lines(batch)
-        return None if lines is None or lines[2] == "-" else self._parsed(batch, lines[2])
-
-    def watermark(self, batch: int) -> int | None:
-        """The watermark of a batch, in milliseconds since 1970; None if Spark deleted it. Raises as `end`."""
-        watermark = self._facts(batch).get("batchWatermarkMs")
-        return watermark if isinstance(watermark, int) else None
-
-    def planned_at(self, batch: int) -> int | None:
-        """When a batch was planned, in milliseconds since 1970; None if Spark deleted that. Raises as `end`."""
-        at = self._facts(batch).get("batchTimestampMs")
-        return at if isinstance(at, int) else None
-
-    def settings(self, batch: int) -> dict[str, Any] | None:
-        """Spark's settings that a batch was planned with; None if Spark deleted them. Raises as `end`."""
-        found = self._facts(batch).get("conf")
-        return found if isinstance(found, dict) else None
-
-    def _facts(self, batch: int) -> dict[str, Any]:
-        lines = self._lines(batch)
-        found = None if lines is None else self._parsed(batch, lines[1])
-        return found if isinstance(found, dict) else {}
-
-    def _lines(self, batch: int) -> list[str] | None:
-        data = self._files.read(f"{self.path}/{batch}")
-        if data is None:
-            return None
-        lines = data.decode(errors="replace").splitlines()
-        if len(lines) < 3 or not lines[0].startswith("v"):
-            raise CheckpointError(
-                f"{self.path}/{batch} is not a valid entry of an offset log: restore the checkpoint from a backup."
-            )
-        return lines
-
-    def _parsed(self, batch: int, line: str) -> Any:
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise CheckpointError(
-                f"{self.path}/{batch} contains no valid offsets ({error}): restore the checkpoint from a backup."
-            ) from None

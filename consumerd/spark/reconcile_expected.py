@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from consumerd.base.errors import NotFoundError
 from consumerd.spark.beginning import began
-from consumerd.spark.checkpoints import Checkpoint, CheckpointError, CountedTable, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError, CountedTable
 from consumerd.spark.former_logs import FormerLog, read_former
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.discovery import open_origin
@@ -66,17 +66,17 @@ def planned(
     begin where their log does, and that offset is not recorded.
     """
     checkpoint = Checkpoint(spark, pipeline.checkpoint("land"))
-    offsets = OffsetLog(spark, checkpoint.path)
     # A batch may be in the table and not committed yet; one that the checkpoint does not list is not land's.
     last = [each[-1] for each in bronze.batches()[-1:]]
     known = [batch for batch in (*last, checkpoint.last_committed()) if batch is not None]
     if not known:
         raise NotFoundError(f"the pipeline {pipeline.name} has not landed anything yet: run land first.")
-    found = (offsets.end(batch) for batch in sorted(known, reverse=True))
+    found = (checkpoint.end(batch) for batch in sorted(known, reverse=True))
     ends = next((end for end in found if end is not None), None)
     if not isinstance(ends, dict):
         raise CheckpointError(
-            f"{offsets.path} does not contain the end of batch {max(known)}: restore the checkpoint of {bronze.path}."
+            f"{checkpoint.path}/offsets does not contain the end of batch {max(known)}: restore the checkpoint of "
+            f"{bronze.path}."
         )
     reached = dict(positions(ends))
     starts = dict(entries(began(spark, pipeline) or {}))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.settings.setting import as_json
-from consumerd.spark.checkpoints import Checkpoint, OffsetLog, locked
+from consumerd.spark.checkpoints import Checkpoint, locked
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batch_files import LakeFiles
 from consumerd.spark.lake.days import days_of
@@ -98,7 +98,7 @@ class RebuiltTables:
         checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint("refine"))
         planned = checkpoint.last_planned()
         bronze = LakeFiles(locate(self._spark, self._pipeline.bronze)[0], self._pipeline.format, self._store)
-        end = None if planned is None else OffsetLog(self._spark, checkpoint.path).end(planned)
+        end = None if planned is None else checkpoint.end(planned)
         first, last = (None if each is None else round(each.timestamp() * 1_000_000) for each in (since, until))
         return Rebuild(bronze.last() if end is None else bronze.reached(end), -1, first, last)
 
@@ -113,7 +113,7 @@ class RebuiltTables:
         aggregate = Checkpoint(self._spark, self._pipeline.checkpoint("aggregate"))
         done = aggregate.last_committed()
         if aggregate.last_planned() is not None:
-            end = None if done is None else OffsetLog(self._spark, aggregate.path).end(done)
+            end = None if done is None else aggregate.end(done)
             behind = done != aggregate.last_planned() or not isinstance(end, dict) or end.get("batch") != last
             if behind or checkpoint.last_committed() != last:
                 raise ConfigError(

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.base.files import SystemFiles
-from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +66,6 @@ class WritableCheckpoint(Checkpoint):
 
     def __init__(self, path: str, spark: SparkSession | None = None) -> None:
         super().__init__(spark, path)
-        self._offsets = OffsetLog(spark, self.path)
 
     def begin(self) -> str:
         """The query's id; a new one if this is the first run. Raises TableCorruptError, CheckpointError, OSError.
@@ -84,10 +83,6 @@ class WritableCheckpoint(Checkpoint):
             self._verify(f"commits/{batch}")
         return self.query_id()
 
-    def end(self, batch: int) -> Any:
-        """Where a batch ends, in the source's JSON; None if Spark deleted it. Raises CheckpointError."""
-        return self._offsets.end(batch)
-
     def plan(self, batch: int, end: Any) -> None:
         """Record where a batch ends, before anything of it is stored. Raises CheckpointTakenError, OSError."""
         self._write(f"offsets/{batch}", self._plan(batch, end))
@@ -96,7 +91,7 @@ class WritableCheckpoint(Checkpoint):
         facts = {
             "batchWatermarkMs": 0 if batch == 0 else self._next_watermark(batch - 1),
             "batchTimestampMs": time.time_ns() // 1_000_000,
-            "conf": (None if batch == 0 else self._offsets.settings(batch - 1)) or _SETTINGS,
+            "conf": (None if batch == 0 else self.settings(batch - 1)) or _SETTINGS,
         }
         return _entry(facts, json.dumps(end))
 

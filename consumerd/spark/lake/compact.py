@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumerd.spark.checkpoints import Checkpoint, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.results import PipelineCompactResult
@@ -51,5 +51,5 @@ def _under_way(pipeline: PipelineSpec, step: str) -> float:
     planned = checkpoint.last_planned()
     if planned is None or planned == checkpoint.last_committed():
         return 0.0
-    at = OffsetLog(None, checkpoint.path).planned_at(planned)
+    at = checkpoint.planned_at(planned)
     return 0.0 if at is None else max(0.0, time.time() - at / 1000)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from consumerd.spark.beginning import began, began_at, set_beginning
-from consumerd.spark.checkpoints import Checkpoint, CheckpointError, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint, CheckpointError
 from consumerd.spark.former_logs import FormerLog, add_former
 from consumerd.spark.lake.checkpoint import CheckpointTakenError, WritableCheckpoint
 from consumerd.spark.lake.offsets import TableOffsets
@@ -42,7 +42,7 @@ def joined(path: str) -> WritableCheckpoint:
 
 def offsets_of(checkpoint: Checkpoint, batch: int) -> TableOffsets | None:
     """Where a batch ended, as the checkpoint planned it; None if it does not have it. Raises CheckpointError."""
-    end = OffsetLog(None, checkpoint.path).end(batch)
+    end = checkpoint.end(batch)
     starts = began_at(None, checkpoint.path) or {}
     return TableOffsets(batch, dict(positions(end)), dict(positions(starts))) if isinstance(end, dict) else None
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from consumerd.spark.checkpoints import Checkpoint, OffsetLog
+from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.former_logs import FormerLog
 from consumerd.spark.lake.coverage import found_stretches, merged_stretches, sweep
 from consumerd.spark.lake.parts import TASK_BYTES, Part, ReadTable, Runner, grouped
@@ -109,14 +109,13 @@ class TaskRuns:
         done = checkpoint.last_committed()
         if self._pipeline.refine is None or done is None:
             return
-        offsets = OffsetLog(self._spark, checkpoint.path)
         for name in REFINED:
             batches = self._table(name).batches()
             if batches:
                 # A batch that is on its way does not count yet; one that refine does not have does, since it is wrong.
                 last = batches[-1][-1]
-                self._refined[name] = done if last > done and offsets.end(last) is not None else last
-        end: Any = offsets.end(done)
+                self._refined[name] = done if last > done and checkpoint.end(last) is not None else last
+        end: Any = checkpoint.end(done)
         if isinstance(end, dict) and isinstance(end.get("batch"), int):
             self._refined_to = end["batch"]
 
