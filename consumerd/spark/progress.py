@@ -1,8 +1,7 @@
-"""Progress of each batch of a streaming query: how long it took, and its lag behind the end of the source.
+"""Progress of each batch of `land`: how long it took, and its lag behind the end of the source.
 
-Strategy: Spark keeps the last hundred batches of a running query and drops them when it ends. While waiting for a
-query, a recorder is polled that adds new batches to a file of JSON lines. The file is replaced as a whole, since not
-every file system can append. It is bounded: beyond `MAX_BATCHES` the older half is thinned, and of two neighbours the
+Strategy: each batch adds a line to a file of JSON lines. The file is replaced as a whole, since not every file system
+can append. It is bounded: beyond `MAX_BATCHES` the older half is thinned, and of two neighbours the
 one with more lag is kept, so the past is kept ever more coarsely but never forgotten. A line names only the partitions
 with the most lag, since there may be thousands.
 
@@ -21,11 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from consumerd.base.errors import reason_of
 from consumerd.base.files import Files
 from consumerd.spark.source.offsets import Key, LogOffset, parse_offsets, positions
-from consumerd.spark.tables.files import locate
+from consumerd.spark.tables.files import errors_of, locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from consumerd.spark.spec import PipelineSpec
 
@@ -45,12 +43,12 @@ class SourceLag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """One batch of a streaming query, as its driver saw it."""
+    """One batch, as the process that planned it saw it."""
 
     query: str
     run: str
     batch: int
-    #: When the batch was triggered, and how long it took until its offsets were committed.
+    #: When the batch began, and how long it took until it was complete.
     started: datetime
     seconds: float
     #: Bytes between where the batch ended and where the source ended when the batch was planned, over all partitions;
@@ -61,6 +59,26 @@ class BatchProgress:
     least: int | None = None
     most: int | None = None
     mean: float | None = None
+
+    @classmethod
+    def of(
+        cls, query: str, run: str, batch: int, started: datetime, seconds: float, lags: Sequence[SourceLag] | None
+    ) -> BatchProgress:
+        """The record of a batch. `lags`: of all partitions; None where the source does not report its end."""
+        furthest = sorted(lags or (), key=lambda one: (-one.behind, one.topic, one.partition))[:NAMED]
+        behind = [one.behind for one in lags or ()]
+        return cls(
+            query,
+            run,
+            batch,
+            started,
+            seconds,
+            behind=None if lags is None else sum(behind),
+            furthest=tuple(one for one in furthest if one.behind),
+            least=min(behind, default=None),
+            most=max(behind, default=None),
+            mean=sum(behind) / len(behind) if behind else None,
+        )
 
     @property
     def ended(self) -> datetime:
@@ -99,73 +117,25 @@ class ProgressLog:
         self._files.make_directory(self._path.rpartition("/")[0])
         self._files.replace(self._path, b"".join(_encode(batch) for batch in kept))
 
-
-def open_log(spark: SparkSession | None, pipeline: PipelineSpec, step: str) -> ProgressLog:
-    """The file of a step's query. Raises TablePathError."""
-    path, files = locate(spark, f"{pipeline.refined if step == 'refine' else pipeline.base}/_progress/{step}.ndjson")
-    return ProgressLog(files, path)
-
-
-class ProgressRecorder:
-    """Records each batch of a running query once."""
-
-    def __init__(self, query: StreamingQuery, log: ProgressLog) -> None:
-        self._query = query
-        self._progress_log = log
-        self._last = -1
-
-    def poll(self) -> None:
-        """Record the batches that ended since the last call. A failed write is logged, not raised."""
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - records are read and written without Spark, too
-
-        last = self._query.lastProgress
-        if last is None or last["batchId"] <= self._last:
-            return  # without fetching the other ninety-nine, which are large where partitions are many
-        fresh = [batch for batch in map(measure, self._query.recentProgress) if batch is not None]
-        fresh = [batch for batch in fresh if batch.batch > self._last]
-        if not fresh:
-            return
-        self._last = max(batch.batch for batch in fresh)
+    def note(self, batch: BatchProgress) -> None:
+        """Add a record. A failed write costs the report a point of a plot, and the step nothing: it is logged."""
         try:
-            self._progress_log.add(fresh)
-        except (OSError, Py4JJavaError) as error:
-            warn_unwritten(str(self._query.id), error)
+            self.add([batch])
+        except errors_of(self._files) as error:
+            import structlog  # noqa: PLC0415 - with rich, which a step that succeeds does not need
+
+            structlog.get_logger(__name__).warning("progress_write_failed", query=batch.query, reason=reason_of(error))
 
 
-def warn_unwritten(query: str, error: Exception) -> None:
-    """Log that the progress of a query was not written: it costs the report a point of a plot, and the step nothing."""
-    import structlog  # noqa: PLC0415 - with rich, which a step that succeeds does not need
-
-    structlog.get_logger(__name__).warning("progress_write_failed", query=query, reason=reason_of(error))
+def open_log(spark: SparkSession | None, pipeline: PipelineSpec) -> ProgressLog:
+    """The file of a pipeline's `land`. Raises TablePathError."""
+    path, files = locate(spark, f"{pipeline.base}/_progress/land.ndjson")
+    return ProgressLog(files, path)
 
 
 def thin(batches: Sequence[BatchProgress]) -> list[BatchProgress]:
     """Half as many: of each two neighbours the one with more lag."""
     return [max(batches[at : at + 2], key=lambda batch: batch.behind or 0) for at in range(0, len(batches), 2)]
-
-
-def measure(progress: Mapping[str, Any]) -> BatchProgress | None:
-    """The record of an entry of `recentProgress`; None for one without a batch (a trigger that found nothing)."""
-    durations = progress["durationMs"]
-    if "addBatch" not in durations:
-        return None
-    lags: list[SourceLag] | None = []
-    for source in progress["sources"]:
-        found = lag(source["endOffset"], source["latestOffset"])
-        lags = None if found is None or lags is None else lags + found
-    furthest = sorted(lags or (), key=lambda one: (-one.behind, one.topic, one.partition))[:NAMED]
-    return BatchProgress(
-        query=str(progress["id"]),
-        run=str(progress["runId"]),
-        batch=progress["batchId"],
-        started=datetime.fromisoformat(progress["timestamp"]),
-        seconds=durations["triggerExecution"] / 1000,
-        behind=None if lags is None else sum(one.behind for one in lags),
-        furthest=tuple(one for one in furthest if one.behind),
-        least=min(one.behind for one in lags) if lags else None,
-        most=max(one.behind for one in lags) if lags else None,
-        mean=sum(one.behind for one in lags) / len(lags) if lags else None,
-    )
 
 
 def source_metrics(progress: Mapping[str, Any], *, counts_messages: bool = False) -> dict[str, float | str] | None:

@@ -1,9 +1,9 @@
 """Running one streaming query to its end, or until a signal.
 
 Strategy: Spark's `foreachBatch` hands each micro-batch to a function, which writes it to tables under its number, so
-that a retried batch is not written again. While the query runs, the main thread waits in short intervals: it records
-progress and checks for a signal. A stop lets the current batch finish within some seconds; a batch that is cut short
-is retried at the next start. Errors from the JVM become declared ones.
+that a retried batch is not written again. While the query runs, the main thread waits in short intervals, and checks
+for a signal. A stop lets the current batch finish within some seconds; a batch that is cut short is retried at the next
+start. Errors from the JVM become declared ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from consumerd.spark.checkpoints import locked
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.owners import owned_tables
-from consumerd.spark.progress import ProgressRecorder, open_log
 from consumerd.spark.stopping import GRACE, QueryRun, stop_on_signals
 
 if TYPE_CHECKING:
@@ -54,18 +53,16 @@ def run_query(
     writer = stream.writeStream.queryName(f"{pipeline.name}.{step}").foreachBatch(counted)
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     with stop_on_signals() as stop, declared_errors(checkpoint), locked(spark, checkpoint):
-        query = writer.start()
-        stopped = _wait(query, ProgressRecorder(query, open_log(spark, pipeline, step)), stop)
+        stopped = _wait(writer.start(), stop)
     return QueryRun(done, time.monotonic() - began, stopped)
 
 
-def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Event) -> bool:
+def _wait(query: StreamingQuery, stop: threading.Event) -> bool:
     """Wait for the end; returns whether a signal asked for it."""
     try:
         while not stop.is_set():
             if query.awaitTermination(_TURN):  # type: ignore[arg-type]  # takes floats, says int
                 return False
-            recorder.poll()
         end = time.monotonic() + GRACE
         at_work = _ended(query)
         while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
@@ -74,10 +71,7 @@ def _wait(query: StreamingQuery, recorder: ProgressRecorder, stop: threading.Eve
             query.awaitTermination(_TURN / 5)  # type: ignore[arg-type]  # as above
         return True
     finally:
-        try:
-            recorder.poll()
-        finally:
-            query.stop()
+        query.stop()
 
 
 def _ended(query: StreamingQuery) -> int | None:

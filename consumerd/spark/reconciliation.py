@@ -27,6 +27,7 @@ from consumerd.spark.reconcile_expected import RangeToLand, SourceSpans, availab
 from consumerd.spark.reconcile_result import LogStretches, PartitionCheck, ReconcileResult
 from consumerd.spark.source.offsets import Key
 from consumerd.spark.source.options import read_options
+from consumerd.spark.tables.files import errors_of, locate
 
 _log = structlog.get_logger(__name__)
 
@@ -158,18 +159,11 @@ class Reconciliation(TaskRuns):
                 count = landed.get(key, RangeCount())
                 topic_id = wanted[key].topic_id if key in wanted else None
                 proven_ranges[key] = ProvenRange(check.start, check.end, count.rows, count.whole, tuple(gone), topic_id)
+        _, files = locate(self._spark, self._pipeline.base)
         try:
             write_proven(self._spark, self._pipeline, query, proven_ranges)
-        except self._write_errors() as error:  # a user with read access alone may compare, too
+        except errors_of(files) as error:  # a user with read access alone may compare, too
             _log.warning("proof_write_failed", pipeline=self._pipeline.name, reason=reason_of(error))
-
-    def _write_errors(self) -> tuple[type[Exception], ...]:
-        """What writing to the checkpoint raises."""
-        if self._spark is None:
-            return (OSError,)
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - not there without Spark
-
-        return OSError, Py4JJavaError
 
 
 def _around(

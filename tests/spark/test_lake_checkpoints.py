@@ -82,7 +82,7 @@ class Pipeline:
             self.store(batch.number, sorted(row["value"] for row in rows))
 
         path = self.spec.checkpoint("land")
-        progress, stop = open_log(None, self.spec, "land"), threading.Event()
+        progress, stop = open_log(None, self.spec), threading.Event()
         with locked(None, path):
             BatchRunner(WritableCheckpoint(path), source, store, progress=progress, stop=stop).run()
 

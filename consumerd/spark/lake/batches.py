@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
-from consumerd.spark.progress import ProgressLog, measure, warn_unwritten
+from consumerd.spark.progress import BatchProgress, ProgressLog, lag
 from consumerd.spark.stopping import GRACE, QueryRun
 
 
@@ -101,12 +101,13 @@ class BatchRunner:
         source: BatchSource,
         store: Callable[[PlannedBatch, Callable[[], None]], None],
         *,
-        progress: ProgressLog,
+        progress: ProgressLog | None = None,
         stop: threading.Event,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
         """`store` writes a batch, and calls its second argument several times per second meanwhile.
 
+        `progress`: where the lag of each batch is kept, for reports.
         `watch` is called in pauses between batches; what it raises ends the run.
         """
         self._checkpoint = checkpoint
@@ -167,7 +168,10 @@ class BatchRunner:
         self._store(batch, self._tick)
         self._checkpoint.complete(batch.number)
         self._source.commit(batch.end)
-        self._record(batch, started, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        if self._progress is not None:
+            lags = lag(json.dumps(batch.end), json.dumps(self._source.reported()))
+            self._progress.note(BatchProgress.of(self._query, self._run, batch.number, started, seconds, lags))
 
     def _tick(self) -> None:
         """Raise once the grace is over."""
@@ -177,23 +181,3 @@ class BatchRunner:
         self._stopped_at = now if self._stopped_at is None else self._stopped_at
         if now - self._stopped_at > GRACE:
             raise _CutShortError
-
-    def _record(self, batch: PlannedBatch, started: datetime, seconds: float) -> None:
-        """Keep the progress for reports. A failed write is logged, not raised."""
-        duration = round(1000 * seconds)
-        ends = {"endOffset": json.dumps(batch.end), "latestOffset": json.dumps(self._source.reported())}
-        record = measure(
-            {
-                "id": self._query,
-                "runId": self._run,
-                "batchId": batch.number,
-                "timestamp": started.isoformat(),
-                "durationMs": {"addBatch": duration, "triggerExecution": duration},
-                "sources": [ends],
-            }
-        )
-        assert record is not None
-        try:
-            self._progress.add([record])
-        except OSError as error:
-            warn_unwritten(self._query, error)

@@ -98,7 +98,7 @@ def land_by_tasks(
         landing = _Landing(
             pipeline, spark, checkpoint, table, storage_options or {}, source, options, pool, display or SilentDisplay()
         )
-        progress = open_log(spark, pipeline, "land")
+        progress = open_log(spark, pipeline)
         runner = BatchRunner(checkpoint, source, landing.store, progress=progress, stop=stop, watch=pool.check)
         continuous = pipeline.is_continuous and not available_now
         run = runner.run(interval_seconds(pipeline.trigger) if continuous else None)

@@ -37,7 +37,6 @@ from consumerd.spark.lake.refine_tasks import count_verdicts, keep_rows, refine_
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.workers import TaskPool, WorkerPool, available_processors
 from consumerd.spark.owners import owned_tables
-from consumerd.spark.progress import open_log
 from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.results import RefinePreview, RefineResult
 from consumerd.spark.seen import SeenLog, SeenOffsets
@@ -188,8 +187,7 @@ class RefineStep:
             for table in self._tables:
                 self._checkpoint.must_match(table)
             source = TableBatches(self._files, pipeline.batches_per_trigger)
-            progress = open_log(self._spark, pipeline, "refine")
-            run = BatchRunner(self._checkpoint, source, self._commit, progress=progress, stop=stop).run()
+            run = BatchRunner(self._checkpoint, source, self._commit, stop=stop).run()
             there = self._tables[0].batches()
             return RefineResult(
                 pipeline=pipeline.name,

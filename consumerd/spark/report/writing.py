@@ -85,7 +85,7 @@ def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[s
                 source=tuple((name, _shown(name, value)) for name, value in pipeline.source.items()),
                 counts_messages=read_options(pipeline.source).counts_messages,
                 landed=landed,
-                progress=open_log(spark, pipeline, "land").read(),
+                progress=open_log(spark, pipeline).read(),
                 refined=next((each.rows for each in facts if each.name == "silver"), None),
                 quarantine=quarantine,
                 events=_events(pipeline, rows.get("silver")),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from consumerd.member.fetch.log_changes import LogChange
-
 if TYPE_CHECKING:
+    from consumerd.member.fetch.log_changes import LogChange
     from consumerd.spark.source.offsets import Key, LogOffset
     from consumerd.spark.source.split import Split
 

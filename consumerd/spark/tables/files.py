@@ -108,6 +108,15 @@ def has_jvm(spark: SparkSession) -> bool:
     return hasattr(spark, "sparkContext")
 
 
+def errors_of(files: Files) -> tuple[type[Exception], ...]:
+    """What operations on these files raise."""
+    if isinstance(files, SystemFiles):
+        return (OSError,)
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - not there without Spark
+
+    return OSError, Py4JJavaError
+
+
 def locate(spark: SparkSession | None, path: str) -> tuple[str, Files]:
     """The path qualified with its file system, as Spark resolves it, and the operations on it.
 

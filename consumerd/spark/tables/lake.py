@@ -23,7 +23,7 @@ from pyspark.util import PythonEvalType
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.days import Days
-from consumerd.spark.lake.folders import local_path, open_folder
+from consumerd.spark.lake.folders import local_path
 from consumerd.spark.lake.parts import ReadTable
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.tasks import FILE, FILE_DDL, STORE_OPTION, FileTarget

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -14,10 +13,8 @@ from consumerd.spark.progress import (
     BatchProgress,
     ProgressHistory,
     ProgressLog,
-    ProgressRecorder,
     SourceLag,
     lag,
-    measure,
     source_metrics,
 )
 
@@ -27,58 +24,26 @@ BATCH = BatchProgress(
 )
 
 
-def entry(batch: int, end: dict[str, int], latest: dict[str, int] | None, **changes: Any) -> dict[str, Any]:
-    """As in `recentProgress` of Spark 4.2."""
-    return {
-        "id": UUID(int=1),
-        "runId": UUID(int=2),
-        "batchId": batch,
-        "timestamp": f"2026-11-21T17:{batch // 60:02}:{batch % 60:02}.000Z",
-        "durationMs": {"addBatch": 900, "triggerExecution": 1500},
-        "sources": [
-            {
-                "endOffset": json.dumps({"clicks": end}),
-                "latestOffset": json.dumps(latest and {"clicks": latest}),
-            }
-        ],
-        **changes,
-    }
-
-
-class Query:
-    """A query that remembers its last hundred batches."""
-
-    id = UUID(int=1)
-
-    def __init__(self) -> None:
-        self.recentProgress: list[dict[str, Any]] = []
-        self.batches = 0
-        self.looks = 0
-
-    def run(self, batches: int) -> None:
-        for batch in range(self.batches, self.batches + batches):
-            self.recentProgress.append(entry(batch, {"0-1": 10 * batch}, {"0-1": 5000}))
-        self.batches += batches
-        del self.recentProgress[:-100]
-
-    @property
-    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - as in Spark
-        self.looks += 1
-        return self.recentProgress[-1] if self.recentProgress else None
+def lag_of(end: dict[str, int], latest: dict[str, int]) -> list[SourceLag] | None:
+    return lag(json.dumps({"clicks": end}), json.dumps({"clicks": latest}))
 
 
 def test_records_the_progress_of_a_batch() -> None:
-    batch = measure(entry(3, {"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5, "0-3": 8}))
-    assert batch is not None
-    assert replace(batch, query="q", run="r", started=STARTED) == BATCH
-    assert batch.ended == STARTED + timedelta(seconds=3 + 1.5)
-    assert measure(entry(3, {}, {}, durationMs={"triggerExecution": 2})) is None
+    lags = lag_of({"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5, "0-3": 8})
+    batch = BatchProgress.of("q", "r", 3, STARTED, 1.5, lags)
+    assert batch == BATCH
+    assert batch.ended == STARTED + timedelta(seconds=1.5)
+    assert BatchProgress.of("q", "r", 3, STARTED, 1.5, None) == BatchProgress("q", "r", 3, STARTED, 1.5, None)
 
 
 def test_metrics_are_named_as_in_sparks_connector() -> None:
-    progress = entry(3, {"0-1": 40, "0-2": 70, "0-10": 5}, {"0-1": 100, "0-2": 100, "0-10": 5})
-    (source,) = progress["sources"]
-    source |= {"startOffset": json.dumps({"clicks": {"0-1": 20, "0-2": 70}}), "numInputRows": 4}
+    source: dict[str, Any] = {
+        "startOffset": json.dumps({"clicks": {"0-1": 20, "0-2": 70}}),
+        "endOffset": json.dumps({"clicks": {"0-1": 40, "0-2": 70, "0-10": 5}}),
+        "latestOffset": json.dumps({"clicks": {"0-1": 100, "0-2": 100, "0-10": 5}}),
+        "numInputRows": 4,
+    }
+    progress = {"sources": [source]}
     behind = {"minOffsetsBehindLatest": 0.0, "maxOffsetsBehindLatest": 60.0, "avgOffsetsBehindLatest": 30.0}
     messages = {"minMessagesBehindLatest": 0, "maxMessagesBehindLatest": 12, "avgMessagesBehindLatest": 6}
     assert source_metrics(progress) == {**behind, "unit": "bytes", **messages}, "four messages took twenty bytes"
@@ -88,8 +53,8 @@ def test_metrics_are_named_as_in_sparks_connector() -> None:
 
 
 def test_names_only_the_partitions_with_the_most_lag() -> None:
-    batch = measure(entry(0, {f"0-{n}": 0 for n in range(1000)}, {f"0-{n}": n for n in range(1000)}))
-    assert batch is not None
+    lags = lag_of({f"0-{n}": 0 for n in range(1000)}, {f"0-{n}": n for n in range(1000)})
+    batch = BatchProgress.of("q", "r", 0, STARTED, 1.5, lags)
     assert batch.behind == sum(range(1000))
     assert [one.behind for one in batch.furthest] == [999, 998, 997, 996, 995]
 
@@ -154,43 +119,9 @@ def test_file_is_bounded_and_covers_the_whole_history(log: ProgressLog) -> None:
     assert 6 in {batch.behind for batch in batches[:8]}  # the worst of the oldest survive
 
 
-def test_records_each_batch_once(log: ProgressLog) -> None:
-    query: Any = Query()
-    recorder = ProgressRecorder(query, log)
-    recorder.poll()
-    for batches in (1, 0, 99, 0, 7):
-        query.run(batches)
-        recorder.poll()
-    assert [batch.batch for batch in log.read().batches][-43:] == list(range(64, 107))
-    assert log.read().batches[-1].behind == 5000 - 1060
-
-
-def test_does_nothing_while_no_batch_ended(log: ProgressLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    query: Any = Query()
-    query.run(3)
-    recorder = ProgressRecorder(query, log)
-    recorder.poll()
-    monkeypatch.setattr(query, "recentProgress", [query.recentProgress[-1]])
-    monkeypatch.setattr(log, "add", None)
-    recorder.poll()
-    assert query.looks == 2
-
-
-def test_does_not_record_a_trigger_without_a_batch(log: ProgressLog) -> None:
-    query: Any = Query()
-    query.run(2)
-    query.recentProgress.append(entry(2, {}, {}, durationMs={"triggerExecution": 3}))
-    recorder = ProgressRecorder(query, log)
-    recorder.poll()
-    recorder.poll()
-    assert sorted(batch.batch for batch in log.read().batches) == [0, 1]
-
-
 def test_a_failed_write_costs_no_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "folder").write_text("a file")
-    query: Any = Query()
-    query.run(1)
-    ProgressRecorder(query, ProgressLog(SystemFiles(), f"{tmp_path}/folder/land.ndjson")).poll()
+    ProgressLog(SystemFiles(), f"{tmp_path}/folder/land.ndjson").note(BATCH)
     assert "progress_write_failed" in capsys.readouterr().out
 
 
