@@ -16,7 +16,7 @@ before the watermark of the previous batch, which the checkpoint keeps. A run wi
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +30,7 @@ from consumerd.spark.failures import declared_errors
 from consumerd.spark.queries import run_query
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.lake import LakeBatchTable
+from consumerd.spark.tables.table import FlatResult
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateResult:
+class AggregateResult(FlatResult):
     """The result of one run."""
 
     pipeline: str
@@ -58,10 +59,6 @@ class AggregateResult:
     batches: int
     seconds: float
     stopped: bool
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
 
 
 def aggregate(spark: SparkSession, pipeline: PipelineSpec) -> AggregateResult:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from consumerd.spark.tables.table import CompactResult
+from consumerd.spark.tables.table import CompactResult, FlatResult
 
 
 @dataclass(frozen=True, slots=True)
-class LandResult:
+class LandResult(FlatResult):
     """The result of one run."""
 
     pipeline: str
@@ -25,13 +25,9 @@ class LandResult:
     #: Offsets that were written for lag tools (options `groupId` and `commitOffsets`).
     committed: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class RefineResult:
+class RefineResult(FlatResult):
     """The result of one run. `duplicates`: rows left out because their identity was in silver already."""
 
     pipeline: str
@@ -45,13 +41,9 @@ class RefineResult:
     #: Rows that were quarantined, by reason.
     reasons: Mapping[str, int] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
-class RefinePreview:
+class RefinePreview(FlatResult):
     """What `refine --again --dry-run` found: rows by their verdict, duplicates included. Nothing was written."""
 
     pipeline: str
@@ -65,10 +57,6 @@ class RefinePreview:
         """Of so many rows in all."""
         refused = sum(reasons.values())
         return cls(pipeline, rows - refused, refused, dict(reasons))
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

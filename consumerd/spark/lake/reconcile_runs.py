@@ -11,6 +11,7 @@ rows of the ranges that differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -60,20 +61,20 @@ REFINED: Final = ("silver", "quarantine")
 TABLES: Final = ("bronze", *REFINED)
 
 
+@dataclass(frozen=True, slots=True)
 class RangeCount:
-    """Sums over the runs of one partition; offsets are those of the log. `row` has their names."""
+    """Sums over the runs of one partition; offsets are those of the log, hashes are modulo 2**64."""
 
-    def __init__(self, row: Mapping[str, Any] | None = None) -> None:
-        self.rows: int = row["rows"] if row else 0
-        self.seen: int = row["seen_rows"] if row else 0
-        self.due: int = row["due_rows"] if row else 0
-        self.first: int = row["first"] if row else 0
-        self.last: int = row["last"] if row else 0
-        self.digest: int = int(row["hash"]) % (1 << 64) if row else 0
-        #: As `digest`, of all rows.
-        self.whole: int = int(row["whole_hash"]) % (1 << 64) if row else 0
-        self.proven_rows: int = row["proven_rows"] if row else 0
-        self.proven_digest: int = int(row["proven_hash"]) % (1 << 64) if row else 0
+    first: int = 0
+    last: int = 0
+    rows: int = 0
+    seen: int = 0
+    due: int = 0
+    digest: int = 0
+    #: As `digest`, of all rows.
+    whole: int = 0
+    proven_rows: int = 0
+    proven_digest: int = 0
 
     def holds(self, proven: ProvenRange, *, hashed: bool) -> bool:
         """Whether the rows in the range are still those that proved it complete."""
@@ -169,15 +170,18 @@ class TaskRuns:
 
     def _counts(self, runs: pa.Table) -> dict[Key, RangeCount]:
         """The sums over runs."""
-        found: dict[Key, dict[str, Any]] = {}
+        found: dict[Key, RangeCount] = {}
         for row in _sums(runs).to_pylist():
             key = row["topic"], row["broker_partition"]
-            sums = found.setdefault(key, {"first": row["first"], "last": row["last"], **dict.fromkeys(_SUMMED, 0)})
-            sums["first"], sums["last"] = min(sums["first"], row["first"]), max(sums["last"], row["last"])
-            for name, condition in _SUMMED.items():
-                if condition is None or row[condition]:
-                    sums[name] += row["hash" if name.endswith("hash") else "rows"]
-        return {key: RangeCount(sums) for key, sums in found.items()}
+            before = found.get(key, RangeCount(row["first"], row["last"]))
+            sums = {
+                name: (getattr(before, name) + row[column]) % (1 << 64)
+                for name, (column, condition) in _SUMMED.items()
+                if condition is None or row[condition]
+            }
+            first, last = min(before.first, row["first"]), max(before.last, row["last"])
+            found[key] = replace(before, first=first, last=last, **sums)
+        return found
 
     def _stretches(self, layers: Mapping[str, pa.Table], **conditions: bool) -> Found:
         """The stretches of the kinds that `consumerd.spark.lake.coverage.kinds` has for these conditions."""
@@ -259,15 +263,15 @@ class TaskRuns:
         )
 
 
-#: The sums of RangeCount, and the kind of runs that each adds.
+#: The sums of RangeCount: of which column, over which kind of runs.
 _SUMMED: Final = {
-    "rows": None,
-    "seen_rows": "seen",
-    "due_rows": "due",
-    "hash": "seen",
-    "whole_hash": None,
-    "proven_rows": "proven",
-    "proven_hash": "proven",
+    "rows": ("rows", None),
+    "seen": ("rows", "seen"),
+    "due": ("rows", "due"),
+    "digest": ("hash", "seen"),
+    "whole": ("hash", None),
+    "proven_rows": ("rows", "proven"),
+    "proven_digest": ("hash", "proven"),
 }
 
 

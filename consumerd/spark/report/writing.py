@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.jobs import SparkTasks
@@ -35,6 +35,7 @@ from consumerd.spark.source.options import SECRET, read_options
 from consumerd.spark.step_history import StepRun, read_runs
 from consumerd.spark.tables.files import locate
 from consumerd.spark.tables.lake import LakeBatchTable
+from consumerd.spark.tables.table import FlatResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,15 +44,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportResult:
+class ReportResult(FlatResult):
     """The place to which the page was written: a path or a URL."""
 
     pipeline: str
     page: str
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
 
 
 def write_report(spark: SparkSession, pipeline: PipelineSpec, results: Mapping[str, StepResult]) -> ReportResult:

@@ -11,7 +11,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactResult:
+class FlatResult:
+    """The result of a step, which is shown by its fields."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult(FlatResult):
     """The result of the compaction of one table. Sizes in bytes."""
 
     table: str
@@ -23,10 +32,6 @@ class CompactResult:
     merged: int
     #: Files that no version needs any more and were removed.
     removed: int
-
-    def as_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return asdict(self)
 
 
 class BatchTable(ABC):
