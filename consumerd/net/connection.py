@@ -22,14 +22,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, cast
 
 from consumerd.base.errors import reason_of
 from consumerd.base.settings.processing import FetchSection
-from consumerd.base.settings.properties import Positive, prop
-from consumerd.base.settings.setting import Seconds
+from consumerd.base.settings.properties import Positive
+from consumerd.base.settings.setting import Bytes, Field, Names, Seconds, Section
 from consumerd.net.errors import (
     BadFrameError,
     ClientCertificateError,
@@ -47,22 +46,21 @@ from consumerd.wire.tls import is_tls_alert
 SMALLEST_BODY = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionSettings:
+class ConnectionSettings(Section):
     """Times in seconds, sizes in bytes. Defaults as in Kafka 0.7.2 where it has the setting (golden notes, 8)."""
 
     #: Limit for looking the host up and connecting (0.7.2's producer: connect.timeout.ms 5000).
-    connect_timeout: Seconds = prop("connect.timeout.ms", FetchSection.connect_timeout)
+    connect_timeout: Seconds = Field(FetchSection.connect_timeout, names=Names(v07="connect.timeout.ms"))
     #: Limit for the complete answer to the oldest request (socket.timeout.ms 30000).
-    socket_timeout: Seconds = prop("socket.timeout.ms", FetchSection.socket_timeout)
+    socket_timeout: Seconds = Field(FetchSection.socket_timeout, names=Names(v07="socket.timeout.ms"))
     #: Limit for the peer to accept written data when the connection is closed.
-    close_timeout: float = 1.0
+    close_timeout: Seconds = 1.0
     #: Largest answer to any request (0.7.2's broker accepts requests up to 100 MiB).
-    max_frame_bytes: int = 128 * 1024 * 1024
+    max_frame_bytes: Bytes = 128 * 1024 * 1024
     #: Written bytes that may wait in user space before writers wait (send: buffer.size 102400).
-    write_buffer: Positive = prop("buffer.size", 256 * 1024)
+    write_buffer: Positive = Field(256 * 1024, names=Names(v07="buffer.size"))
     #: SO_RCVBUF; None leaves it to the kernel, whose automatic sizing beats 0.7.2's fixed 64 KiB on fast lines.
-    receive_buffer: int | None = None
+    receive_buffer: Positive | None = None
 
 
 class _Waiting(NamedTuple):

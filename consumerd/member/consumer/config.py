@@ -41,7 +41,12 @@ from consumerd.net.connection import ConnectionSettings
 from consumerd.net.zk.session import Session
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import check_name
-from consumerd.wire.registry.subscription import Subscription
+from consumerd.wire.registry.subscription import (
+    StaticSubscription,
+    Subscription,
+    is_subscribed,
+    unconsumed_start,
+)
 
 _Table = TypeVar("_Table", bound=Section)
 
@@ -198,6 +203,10 @@ class ConsumerConfig:
 
     def settings(self, subscription: Subscription, *, clock: Clock, rng: Random) -> ConsumerSettings:
         """Return the settings of a member with this subscription, its id included. Raises ConfigError."""
+        for topic in self.initial_by_topic or ():
+            if not is_subscribed(subscription, topic):
+                named = subscription.streams if isinstance(subscription, StaticSubscription) else ()
+                raise ConfigError(f"{unconsumed_start('initial_by_topic', topic, named)}.")
         return ConsumerSettings(
             group=self.group,
             consumer_id=member_id(self.group, self.consumer_id, clock=clock, rng=rng),

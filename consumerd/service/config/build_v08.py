@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakValueDictionary
@@ -101,8 +100,8 @@ def build_client_of(
     bootstrap: Sequence[tuple[str, int]] | None = None,
 ) -> ClusterClient:
     """Return a client of the cluster of `section`, at other addresses if they are given. Raises ConfigError."""
-    settings = replace(
-        settings or ClientSettings(), client_id=section.client_id, rack=section.rack, connection=connection
+    settings = (settings or ClientSettings()).replace(
+        client_id=section.client_id, rack=section.rack, connection=connection
     )
     tls = None if section.tls is None else renewed_tls(section.tls, "kafka.tls")
     authenticate = None

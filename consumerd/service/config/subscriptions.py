@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Annotated, Final, Literal, NamedTuple
 
-from consumerd.base.errors import nearest
 from consumerd.base.settings.group import GroupSection
 from consumerd.base.settings.kind import Ge
 from consumerd.base.settings.processing import HandlerSection, delay_name
 from consumerd.base.settings.setting import Field, Reload, Rule, Section
 from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.subscription import unconsumed_start
 from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
 
 #: The name of the subscription of `[group]`, by which it is logged and shown beside others.
@@ -240,10 +240,9 @@ def rules_of_starts(
         except RegistryError:
             return  # a filter that is invalid is a problem of its own
         keys = ", ".join(f"{each.prefix}.{each.key}" for each in consumed)
-        near = nearest(topic, (name for each in consumed for name in each.topics))
-        remedy = "correct the name" if near is None else f"write {near!r}"
+        subscribed = (name for each in consumed for name in each.topics)
         yield Rule(
-            f"fetch.initial_by_topic has the topic {topic!r}, which is not consumed ({keys}): {remedy}, or remove it",
+            unconsumed_start("fetch.initial_by_topic", topic, subscribed, f" ({keys})"),
             ("fetch", "initial_by_topic", topic),
         )
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from consumerd.base.errors import nearest
 from consumerd.wire.registry.dialect import Dialect, subscription_dialect
 from consumerd.wire.registry.errors import DialectError, RegistryError, shown
 from consumerd.wire.registry.paths import check_name
@@ -90,6 +91,16 @@ def is_subscribed(subscription: Subscription, topic: str) -> bool:
         return subscription.streams_for(topic) > 0
     except RegistryError:
         return False
+
+
+def unconsumed_start(key: str, topic: str, subscribed: Iterable[str], where: str = "") -> str:
+    """Return the sentence about a start of a topic that no subscription includes, without a full stop.
+
+    `subscribed`: the topics that are named; `where`: the keys of the subscriptions, in parentheses.
+    """
+    near = nearest(topic, subscribed)
+    remedy = "correct the name" if near is None else f"write {near!r}"
+    return f"{key} has the topic {topic!r}, which is not consumed{where}: {remedy}, or remove it"
 
 
 def parse_subscription(data: bytes | str | None) -> Subscription:

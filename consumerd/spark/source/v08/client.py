@@ -153,7 +153,9 @@ class KafkaClient:
         connection = ConnectionSettings(
             connect_timeout=timeout, socket_timeout=timeout, max_frame_bytes=max(_MOST_BYTES, self._largest)
         )
-        settings = ClientSettings(CLIENT_ID, connection, retry_backoff_max=_LONGEST_PAUSE, retry_timeout=timeout)
+        settings = ClientSettings(
+            client_id=CLIENT_ID, connection=connection, retry_backoff_max=_LONGEST_PAUSE, retry_timeout=timeout
+        )
         clock = SystemClock()
         tls = None if cluster.tls is None else _context(cluster.tls)
         login = None if cluster.login is None else SaslAuthenticator(_mechanism(cluster.login), timeout=timeout)

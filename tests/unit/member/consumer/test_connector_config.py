@@ -29,7 +29,7 @@ from consumerd.net.client.errors import NoBrokerReachedError
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.errors import ConnectError
 from consumerd.testing.clock import FakeClock
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription, Subscription
 from consumerd.wire.registry.topic_filter import Whitelist
 
 KAFKA: dict[str, Any] = {"bootstrap": ["kafka1:9092"]}
@@ -121,6 +121,22 @@ def test_rejects_names_and_positions_that_do_not_exist() -> None:
     assert made("g", initial="7d", initial_by_topic={"t": "1h"}).fetch.initial_by_topic == {"t": "1h"}
     with pytest.raises(ConfigError, match="a/b"):
         made("g", consumer_id="a/b")
+
+
+@pytest.mark.parametrize(
+    ("subscription", "remedy"),
+    [
+        (StaticSubscription({"events": 1}), "write 'events'"),
+        (FilterSubscription(Whitelist("event.*"), 1), "correct the name"),
+    ],
+)
+def test_rejects_a_start_of_a_topic_that_is_not_consumed(subscription: Subscription, remedy: str) -> None:
+    config = ConsumerConfig(group="g", initial_by_topic={"evnets": "7d"})
+    with pytest.raises(ConfigError) as raised:
+        config.settings(subscription, clock=SystemClock(), rng=random.Random(1))
+    assert str(raised.value) == (
+        f"initial_by_topic has the topic 'evnets', which is not consumed: {remedy}, or remove it."
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedError
 from consumerd.net.client.factory import find_broker, make_client, security_protocol
 from consumerd.net.client.sasl import Plain
+from consumerd.net.client.settings import ClientSettings
 from consumerd.net.connection import ConnectionSettings
 from consumerd.net.errors import ConnectError
 from consumerd.testing.clock import FakeClock
@@ -53,3 +56,23 @@ async def test_start_without_a_broker_is_an_error_with_its_remedy() -> None:
     with pytest.raises(NoBrokerReachedError, match=r"no broker of h:9, i:9 answered within 5 s; check .*: h:9 refuses"):
         await find_broker(client, ["h:9", "i:9"], 5.0)
     await find_broker(client_of(Broker(lambda *_: "answer").connect), ["h:9"], 5.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: ConnectionSettings(socket_timeout=-1), "socket_timeout must be a positive number of seconds, not -1"),
+        (lambda: ConnectionSettings(write_buffer=0), "write_buffer must be a positive whole number, not 0"),
+        (
+            lambda: ClientSettings(retry_timeout=-0.5),
+            "retry_timeout must be 0 or a positive number of seconds, not -0.5",
+        ),
+        (
+            lambda: ClientSettings(max_request_bytes=0),
+            "max_request_bytes must be a positive whole number of bytes, not 0",
+        ),
+    ],
+)
+def test_rejects_settings_that_are_not_allowed(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        make()
