@@ -46,12 +46,6 @@ log = structlog.get_logger(__name__)
 
 #: Largest size in the protocol: an int32.
 LARGEST = 2**31 - 1
-#: Size of a response's error code, and of one entry's length and error code in a MULTIFETCH response.
-ERROR_SIZE = 2
-ENTRY_HEADER = 6
-#: An OFFSETS answer: int16 error, int32 count, int64 each.
-OFFSETS_HEADER = 6
-OFFSET_SIZE = 8
 
 
 class FetchRefusedError(BrokerError):
@@ -174,7 +168,7 @@ class SimpleConsumer:
         """
         request = FetchRequest(topic, partition, offset, max_size)
         _check_size(request)
-        body = await self._ask(request, ERROR_SIZE + max_size)
+        body = await self._ask(request, request.longest_response)
         return self._result(request, await self._read(decode_fetch_response, body)).batch
 
     async def multifetch(self, requests: Iterable[FetchRequest]) -> list[FetchResult]:
@@ -182,7 +176,7 @@ class SimpleConsumer:
         fetches = tuple(requests)
         for fetch in fetches:
             _check_size(fetch)
-        longest = ERROR_SIZE + sum(ENTRY_HEADER + fetch.max_size for fetch in fetches)
+        longest = MultiFetchRequest.longest_response_to(fetch.max_size for fetch in fetches)
         body = await self._ask(MultiFetchRequest(fetches), min(longest, LARGEST))
         answer = await self._read(lambda data: decode_multifetch_response(data, len(fetches)), body)
         if answer.error:  # for all of them; real brokers never send it
@@ -196,7 +190,7 @@ class SimpleConsumer:
         close the connection on a bad topic or partition: ConnectionClosedError (golden notes, 1).
         """
         request = OffsetsRequest(topic, partition, time, max_number)
-        body = await self._ask(request, min(OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1), LARGEST))
+        body = await self._ask(request, min(request.longest_response, LARGEST))
         return await self._read(self._offsets, body)
 
     def _offsets(self, body: bytes) -> tuple[int, ...]:
@@ -240,5 +234,5 @@ class SimpleConsumer:
 
 def _check_size(request: FetchRequest) -> None:
     """Reject a negative size: a broker answers it with a broken frame, and closes the connection (golden notes, 1)."""
-    if not 0 <= request.max_size <= LARGEST - ERROR_SIZE:
+    if request.max_size < 0 or request.longest_response > LARGEST:
         raise InvalidFetchSizeError(request, ErrorCode.INVALID_FETCH_SIZE)

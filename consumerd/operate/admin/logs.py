@@ -25,7 +25,6 @@ from consumerd.wire.v07 import EARLIEST, LATEST, OffsetsRequest, decode_offsets_
 
 #: Requests in flight on one connection.
 PIPELINED = 100
-_HEAD, _OFFSET = 6, 8
 
 
 class LogRange(NamedTuple):
@@ -194,8 +193,8 @@ async def _round(
         nonlocal ended
         partition = question.partition
         try:
-            request = OffsetsRequest(partition.topic, partition.partition, question.time, question.number).encode()
-            body = await connection.request(request, max_response=_HEAD + _OFFSET * max(question.number, 1))
+            request = OffsetsRequest(partition.topic, partition.partition, question.time, question.number)
+            body = await connection.request(request.encode(), max_response=request.longest_response)
             answers[question] = decode_offsets_response(body).offsets
         except ConnectionClosedError as error:
             ended = True

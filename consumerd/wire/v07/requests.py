@@ -9,7 +9,7 @@ golden notes, 1).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Self, cast
@@ -25,6 +25,7 @@ _FRAME = struct.Struct(">ih")
 _FETCH = struct.Struct(">iqi")
 _OFFSETS = struct.Struct(">iqi")
 _PRODUCE = struct.Struct(">ii")
+_ERROR_BYTES = 2
 
 #: A larger multi request or message set is read where it stands, a smaller one from a copy, which is faster.
 _COPIED = 1 << 16
@@ -81,6 +82,11 @@ class FetchRequest:
         """The whole frame. Raises EncodeError."""
         return _frame(RequestType.FETCH, self.entry())
 
+    @property
+    def longest_response(self) -> int:
+        """The bytes of the longest response: its error code, and `max_size` of the log."""
+        return _ERROR_BYTES + self.max_size
+
 
 @dataclass(frozen=True, slots=True)
 class MultiFetchRequest:
@@ -97,6 +103,11 @@ class MultiFetchRequest:
         """The whole frame of entries that were encoded before (`FetchRequest.entry`). Raises EncodeError."""
         kind = RequestType.MULTIFETCH
         return _frame(kind, _count(kind, len(entries)), *entries)
+
+    @staticmethod
+    def longest_response_to(sizes: Iterable[int]) -> int:
+        """The bytes of the longest response to entries for these sizes: each has its length and its error code."""
+        return _ERROR_BYTES + sum(4 + _ERROR_BYTES + size for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +188,11 @@ class OffsetsRequest:
         """The whole frame. Raises EncodeError."""
         numbers = _numbers(_OFFSETS, "offsets request", self.partition, self.time, self.max_number)
         return _frame(RequestType.OFFSETS, _topic(self.topic), numbers)
+
+    @property
+    def longest_response(self) -> int:
+        """The bytes of the longest response: its error code, the number of the offsets, and eight for each."""
+        return _ERROR_BYTES + 4 + 8 * max(self.max_number, 1)
 
 
 Request = FetchRequest | MultiFetchRequest | ProduceRequest | MultiProduceRequest | OffsetsRequest

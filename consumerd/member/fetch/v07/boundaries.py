@@ -38,7 +38,6 @@ FIRST_LOOK = 64 << 10
 STRIDE = 1 << 20
 #: Places that are tried before following the segment is the better way.
 MAX_PLACES = 2000
-_HEAD = 2
 _LENGTH = struct.Struct(">i")
 #: A length below 16 MiB and a magic byte of 0.6 or 0.7.
 _PLACE = re.compile(rb"(?=\x00...[\x00\x01])", re.DOTALL)
@@ -163,7 +162,7 @@ async def _segment_start(logs: LogAccess, partition: TopicPartition, offset: int
 
 async def _fetch(connection: Connection, partition: TopicPartition, offset: int, size: int) -> bytes:
     request = FetchRequest(partition.topic, partition.partition, offset, size)
-    answer = decode_fetch_response(await connection.request(request.encode(), max_response=size + _HEAD))
+    answer = decode_fetch_response(await connection.request(request.encode(), max_response=request.longest_response))
     if answer.error is not ErrorCode.NONE:
         raise BrokerAnswerError(
             f"broker {partition.broker} cannot serve {partition} from {offset}: {answer.error.name}"

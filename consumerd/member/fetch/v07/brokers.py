@@ -48,9 +48,6 @@ from consumerd.wire.v07 import (
     split_fetch_response,
 )
 
-#: A FETCH response's error code.
-RESPONSE_HEADER = 2
-
 
 class V07Source:
     """One partition at its broker; see `PartitionSource`."""
@@ -87,7 +84,7 @@ class V07Source:
         connection, reservation = await self._prepare(size)
         try:
             request = FetchRequest(self._partition.topic, self._partition.partition, offset, size)
-            body = await connection.request(request.encode(), max_response=RESPONSE_HEADER + size)
+            body = await connection.request(request.encode(), max_response=request.longest_response)
             error, messages = split_fetch_response(body)
         except BaseException:
             reservation.release()
@@ -190,11 +187,12 @@ class V07Brokers:
         rng: Random,
         listener: FetchListener,
     ) -> None:
+        #: As `FetchBrokers.list_offsets`.
+        self.list_offsets = OffsetLookups(connect, directory).list_offsets
         self.services = FetchServices(settings, clock, rng, listener, self.list_offsets)
         self._connect = connect
         self._directory = directory
         self._budget = budget
-        self._lookups = OffsetLookups(connect, directory)
         self._brokers: dict[int, _Broker] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -245,11 +243,7 @@ class V07Brokers:
 
     async def segment_starts(self, partition: TopicPartition) -> tuple[int, ...]:
         """The offsets at which the segments of a partition begin, and its end; see `LogAccess`."""
-        return await self._lookups.list_offsets(partition, LATEST, MAX_SEGMENTS)
-
-    async def list_offsets(self, partition: TopicPartition, time: int, max_number: int = 1) -> tuple[int, ...]:
-        """Ask the broker for offsets; see `OffsetLookups`."""
-        return await self._lookups.list_offsets(partition, time, max_number)
+        return await self.list_offsets(partition, LATEST, MAX_SEGMENTS)
 
     async def offset_at(self, partition: TopicPartition, time_ms: int) -> int:
         """Return the start of the last segment that was complete at a time, or the first; see `FetchBrokers`."""

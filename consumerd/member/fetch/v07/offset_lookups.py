@@ -28,9 +28,6 @@ IN_FLIGHT: Final = 100
 ALONE_AT_ONCE: Final = 8
 #: Shared connections that a request may be lost with before it goes alone.
 SHARED_TRIES: Final = 2
-#: An OFFSETS answer: int16 error, int32 count, int64 each.
-OFFSETS_HEADER: Final = 6
-OFFSET_SIZE: Final = 8
 
 
 class _NotSentError(Exception):
@@ -66,9 +63,8 @@ class OffsetLookups:
         An unknown topic answers (0,) for EARLIEST and LATEST (golden notes, 1). Raises BrokerError, and FrameError for
         an invalid response.
         """
-        frame = OffsetsRequest(partition.topic, partition.partition, time, max_number).encode()
-        longest = OFFSETS_HEADER + OFFSET_SIZE * max(max_number, 1)
-        body = await self._answer(partition, frame, longest)
+        request = OffsetsRequest(partition.topic, partition.partition, time, max_number)
+        body = await self._answer(partition, request.encode(), request.longest_response)
         offsets = decode_offsets_response(body).offsets
         if any(offset < 0 for offset in offsets):
             raise FrameError(f"broker {partition.broker} answered with offset {min(offsets)} of {partition}")

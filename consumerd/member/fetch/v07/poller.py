@@ -53,10 +53,6 @@ MIN_ENTRY_BYTES = 1024
 #: Largest part of the common budget, and of its free bytes, that a poll reserves.
 BUDGET_SHARE = 16
 FREE_SHARE = 2
-#: Per entry of a response: int32 length, int16 error.
-ENTRY_HEADER = 6
-#: Header of the response: int16 error.
-RESPONSE_HEADER = 2
 #: A round trip counts for this part of the mean round trip.
 _TRIP_WEIGHT = 1 / 8
 
@@ -166,7 +162,7 @@ class IdlePoller:
                 return
             futures = [idler.future for idler in idlers]
             request = MultiFetchRequest.frame([idler.entry(size) for idler in idlers])
-            longest = RESPONSE_HEADER + len(idlers) * (ENTRY_HEADER + size)
+            longest = MultiFetchRequest.longest_response_to(itertools.repeat(size, len(idlers)))
             began = self._clock.monotonic()
             try:
                 body = await connection.request(request, max_response=longest)
