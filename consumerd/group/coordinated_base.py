@@ -28,10 +28,7 @@ _DRAIN_MARGIN: Final = 2.0
 
 
 class BrokerMember:
-    """One member of one group. Not reentrant.
-
-    It is the `Membership` of `consumerd.member.offsets.kafka_store.KafkaOffsetStore`, too.
-    """
+    """One member of one group. Not reentrant. Commits of offsets name it."""
 
     _handlers: ClassVar[dict[type[e.Event], Callable[[Any, Any], None]]]
     _phases: ClassVar[dict[tuple[Phase, Cause], Phase]]

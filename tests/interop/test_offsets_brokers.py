@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.settings.group import CommitSection
 from consumerd.demo.processes import DaemonProcess
 from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.member.offsets.dual_store import DualOffsetStore
@@ -50,7 +51,7 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
         await client.retrying("find the coordinator", lambda: client.coordinator("group"))
         named_by_id = client.known_topic_id("events") != NO_UUID
         assert named_by_id is (RELEASES[version].number >= (2, 8))  # since 4.2 offsets are read by it
-        store = KafkaOffsetStore(client, "group", metadata="by a test", retention=3600)
+        store = KafkaOffsetStore(client, "group", settings=CommitSection(metadata="by a test", retention=3600))
         assert await client.retrying("load", lambda: store.load([PLACE, OTHER])) == {}
         result = await store.commit({PLACE: 5, OTHER: 0}, session_id=0)
         assert result.committed == {PLACE, OTHER}
@@ -64,7 +65,7 @@ async def test_reads_back_commits_and_rejects_other_members(version: str, kafka:
             }
 
         if RELEASES[version].number >= (0, 9):  # 0.8 has no members yet
-            stranger = KafkaOffsetStore(client, "group", Nobody())
+            stranger = KafkaOffsetStore(client, "group", cast("Any", Nobody()))
             result = await stranger.commit({PLACE: 99}, session_id=7)
             assert result.lost == {PLACE}
             assert not result.committed
@@ -100,7 +101,7 @@ async def test_writes_offsets_to_both_stores_like_old_consumers_with_dual_commit
         await session.create_ephemeral(owner_path("group", PLACE), b"group_me-0", wait=1)
         store = make_store(OffsetSettings(storage="both"), "group", client=client, zk=session, claimed=True)
         assert isinstance(store, DualOffsetStore)
-        by_version = [KafkaOffsetStore(client, "group", version=each) for each in (0, 1)]
+        by_version = [KafkaOffsetStore(client, "group", settings=CommitSection(version=each)) for each in (0, 1)]
         await client.retrying("load", lambda: by_version[1].load([PLACE]))
         assert await store.load([PLACE, OTHER]) == {}
         # ZooKeeper rejects the commit of a partition without an owner, and Kafka never gets it.

@@ -21,8 +21,8 @@ from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated import CoordinatedMember
 from consumerd.group.coordinated_tables import Phase
 from consumerd.member.consumer import coordinated as consumer
-from consumerd.member.consumer.coordinated import CoordinatedConsumer
 from consumerd.member.consumer.fence import Fence
+from consumerd.member.consumer.partitions import OwnedPartitions
 from tests.simulation import test_kafka_handover as handover
 from tests.simulation.base_schedule import ScheduleError
 from tests.simulation.kafka_broker import ERAS
@@ -89,10 +89,10 @@ def test_finds_a_delivery_without_a_lease(monkeypatch: pytest.MonkeyPatch) -> No
 def test_finds_a_drain_that_commits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No member is killed, and yet a handled message is handled again."""
 
-    def abandon(self: CoordinatedConsumer, partitions: Any, deadline: float, whole: Any = None) -> None:
-        self._abandon(partitions, whole=whole)
+    async def abandon(self: OwnedPartitions, partitions: Any, deadline: float, drained: Any) -> None:
+        await self.abandon(partitions, drained)
 
-    monkeypatch.setattr(CoordinatedConsumer, "_drain", abandon)
+    monkeypatch.setattr(OwnedPartitions, "drain", abandon)
     with pytest.raises(ScheduleError, match=r"nothing explains that|not committed in the end"):
         CoordinatedSchedule(0, kind="calm").run()
 

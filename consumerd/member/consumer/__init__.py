@@ -5,7 +5,7 @@ events of its membership.
 
 Files in reading order: composition, backends, backends_v08, running_member, consumer, coordinated, fixed, coordination,
 snapshot, blocked, group_requests, partitions, owned_partition, partition_work, start_offsets, fence, commits, sinks,
-streams, connector, simple, config, settings, controls, listeners, member_run, missing_topics, taken_id, protocols,
+streams, connector, simple, config, settings, controls, listeners, member_run, missing_topics, taken_id,
 stats, errors.
 
 Easy to miss:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from consumerd.base.ports import ZooKeeper
-from consumerd.group.rules import GroupRules, V07Rules
-from consumerd.member.consumer.protocols import Fetching, FetchOwner
-from consumerd.member.consumer.snapshot import SnapshotReader, V07SnapshotReader
-from consumerd.member.fetch.pool import FetchPool
+from consumerd.group.rules import V07Rules
+from consumerd.member.consumer.snapshot import V07SnapshotReader
+from consumerd.member.fetch.pool import Fetching, FetchPool
 from consumerd.member.fetch.v07.brokers import V07Brokers
 from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.member.offsets.guards import Ownership
@@ -24,43 +23,26 @@ from consumerd.net.cluster.directory import BrokerDirectory
 from consumerd.net.cluster.names import TreeName
 from consumerd.net.connect import Connector
 
+if TYPE_CHECKING:
+    from consumerd.member.consumer.backends_v08 import V08Backend
+    from consumerd.member.consumer.running_member import RunningMember
 
-class GroupBackend(Protocol):
-    """One dialect, for a member of a group in ZooKeeper."""
 
-    @property
-    def rules(self) -> GroupRules:
-        """The group's dialect."""
-        ...
-
-    @property
-    def reader(self) -> type[SnapshotReader]:
-        """The reader of the group's snapshots."""
-        ...
-
-    def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
-        """Return the pool that fetches partitions."""
-        ...
-
-    def store(self, zk: ZooKeeper, group: str, ownership: Ownership) -> OffsetStore:
-        """Return the offset store. `ownership` knows which partitions this member has claimed."""
-        ...
-
-    def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
-        """Return what tells the cluster's name (`consumerd.handlers.HandlerContext.cluster`)."""
-        ...
+#: One dialect, for a member of a group in ZooKeeper.
+GroupBackend: TypeAlias = "V07Backend | V08Backend"
 
 
 class V07Backend:
     """Kafka 0.7. `connect` opens a connection to a broker."""
 
+    #: Reads the group's snapshots.
     reader = V07SnapshotReader
 
     def __init__(self, connect: Connector) -> None:
         self._connect = connect
         self.rules = V07Rules()
 
-    def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
+    def fetching(self, zk: ZooKeeper, owner: RunningMember[Any], rng: Random) -> Fetching:
         """Return a pool that finds brokers by their addresses in ZooKeeper."""
         directory = BrokerDirectory(zk, clock=owner.clock)
         pool = FetchPool(

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consumerd.base.ports import ZooKeeper
 from consumerd.group.rules import V08Rules
-from consumerd.member.consumer.protocols import Fetching, FetchOwner
-from consumerd.member.fetch.pool import FetchPool
+from consumerd.member.fetch.pool import Fetching, FetchPool
 from consumerd.member.fetch.v08.brokers import V08Brokers
 from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.member.offsets.guards import Ownership
@@ -21,8 +20,9 @@ from consumerd.member.offsets.store import OffsetStore
 from consumerd.net.client.cluster import ClusterClient
 
 if TYPE_CHECKING:
+    from consumerd.group.coordinated_base import BrokerMember
+    from consumerd.member.consumer.running_member import RunningMember
     from consumerd.member.consumer.snapshot import SnapshotReader
-    from consumerd.member.offsets.kafka_store import Membership
     from consumerd.net.cluster.topic_nodes import TopicNodes
 
 
@@ -54,7 +54,7 @@ class V08Backend:
 
         return V08SnapshotReader
 
-    def fetching(self, zk: ZooKeeper, owner: FetchOwner, rng: Random) -> Fetching:
+    def fetching(self, zk: ZooKeeper, owner: RunningMember[Any], rng: Random) -> Fetching:
         """Return a pool that fetches from leaders. Brokers in ZooKeeper are watched: one of 0.7 ends the member."""
         from consumerd.net.cluster.directory import V08BrokerDirectory  # noqa: PLC0415 - a broker that coordinates
         from consumerd.net.cluster.topic_nodes import TopicNodes  # noqa: PLC0415 - needs none of ZooKeeper
@@ -104,11 +104,11 @@ class ClusterBackend:
         self._offsets = offsets or OffsetSettings()
         self._zk = zk
 
-    def pool(self, owner: FetchOwner, rng: Random) -> FetchPool:
+    def pool(self, owner: RunningMember[Any], rng: Random) -> FetchPool:
         """Return the pool that fetches partitions from their leaders."""
         return FetchPool(V08Brokers(self.client, owner.settings.fetch, owner.clock, rng, owner))
 
-    def store(self, group: str, membership: Membership | None = None) -> OffsetStore:
+    def store(self, group: str, membership: BrokerMember | None = None) -> OffsetStore:
         """Return the offset store; it commits as `membership`, if the group has a coordinator."""
         return make_store(self._offsets, group, client=self.client, zk=self._zk, membership=membership)
 

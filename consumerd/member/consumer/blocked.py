@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from consumerd.base.partition import TopicPartition
-from consumerd.net.cluster.watched import ZNode
+from consumerd.net.cluster.reading import ZNode
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.values import parse_owner
 

@@ -176,7 +176,7 @@ class GroupConsumer(RunningMember[events.Event]):
             for broker, numbers in brokers.items()
             for each in numbers
         }
-        self._partitions.exist(existing)
+        self._partitions.starts.exist(existing)
         self._note_unregistered(existing)
         target = dict(self._member.target)
         if target != self._target:
@@ -221,10 +221,6 @@ class GroupConsumer(RunningMember[events.Event]):
             task.cancel()
             self._queue.put_nowait(events.Failed(ticket))
 
-    def check_end(self) -> None:
-        if self.settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
-            self.request_stop()
-
     # -- actions
 
     def _perform(self, action: events.Action) -> bool:
@@ -258,9 +254,9 @@ class GroupConsumer(RunningMember[events.Event]):
             case events.StartConsuming(session_id, streams):
                 self._partitions.start(streams, session_id, self._tasks)
             case events.Drain(ticket, partitions, deadline):
-                self._drain(partitions, deadline, part=partial(events.Drained, ticket))
+                self._end(partial(self._partitions.drain, partitions, deadline), part=partial(events.Drained, ticket))
             case events.Abandon(ticket, partitions):
-                self._abandon(partitions, part=partial(events.Abandoned, ticket))
+                self._end(partial(self._partitions.abandon, partitions), part=partial(events.Abandoned, ticket))
             case events.SetTimer(at):
                 self._set_timer(at, events.TimerFired())
             case events.Warn(reason):

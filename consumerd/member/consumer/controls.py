@@ -13,7 +13,7 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.errors import NotAssignedError
 from consumerd.member.consumer.partitions import OwnedPartitions
-from consumerd.member.consumer.protocols import PartitionPool
+from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.store import OffsetStore
 from consumerd.wire.v07 import LATEST
 
@@ -21,7 +21,7 @@ from consumerd.wire.v07 import LATEST
 class PartitionControls:
     """Operations on the partitions of one running member. NotAssignedError: the partition is not ours, or not yet."""
 
-    def __init__(self, partitions: OwnedPartitions, pool: PartitionPool, store: OffsetStore) -> None:
+    def __init__(self, partitions: OwnedPartitions, pool: FetchPool, store: OffsetStore) -> None:
         self._partitions = partitions
         self._pool = pool
         self._store = store
@@ -43,7 +43,7 @@ class PartitionControls:
 
         Waits until the store answers. Raises permanent errors of brokers, and those of a closed store.
         """
-        return await self._partitions.committed(partition)
+        return await self._partitions.starts.committed(partition)
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Stop fetching and delivering these until `resume`; they stay ours. A new assignment ends the pause."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, Unpack
 from uuid import UUID
@@ -33,7 +34,6 @@ from consumerd.member.consumer.group_requests import ConsumerGroupRequests, Grou
 from consumerd.member.consumer.missing_topics import MissingTopics
 from consumerd.member.consumer.running_member import MemberParts, RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.fetch.pool import FetchPool
 from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 
@@ -54,8 +54,6 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     Numbers of streams in the subscription have no effect: a member has one share. `settings.consumer_id` is for logs
     and handlers; the coordinator gives the member's real id.
     """
-
-    _pool: FetchPool
 
     def __init__(
         self,
@@ -137,17 +135,13 @@ class CoordinatedConsumer(RunningMember[events.Event]):
 
     def _after(self, event: events.Event) -> None:
         if isinstance(event, events.TopicsRead):
-            self._partitions.exist(
+            self._partitions.starts.exist(
                 TopicPartition.numbered(topic, number)
                 for topic, count in event.partitions.items()
                 for number in range(count)
             )
             topics = {topic: {0: range(count)} for topic, count in event.partitions.items()}
             self._awaited.look(topics, self._requests.denied_topics)
-
-    def check_end(self) -> None:
-        if self.settings.stop_at_end and self._member.settled and self._partitions.all_at_end:
-            self.request_stop()
 
     # -- actions
 
@@ -166,13 +160,13 @@ class CoordinatedConsumer(RunningMember[events.Event]):
                 self._start(partitions, session_id)
             case events.Drain(ticket, deadline, partitions):
                 leaving = self._partitions.partitions if partitions is None else partitions
-                self._drain(leaving, deadline, whole=events.Drained(ticket))
+                self._end(partial(self._partitions.drain, leaving, deadline), whole=events.Drained(ticket))
             case events.Settled():
                 self._rebalanced()
             case events.Abandon(ticket):
                 held = self._partitions.partitions
                 log.warning("partitions_abandoned", group=self.settings.group, partitions=len(held))
-                self._abandon(held, whole=events.Abandoned(ticket))
+                self._end(partial(self._partitions.abandon, held), whole=events.Abandoned(ticket))
             case events.SetTimer(at):
                 self._set_timer(at, events.TimerFired())
             case events.Warn(reason):

@@ -13,7 +13,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -40,9 +40,8 @@ from consumerd.group.events import (
 from consumerd.member.consumer.backends import GroupBackend
 from consumerd.member.consumer.blocked import Holder, holder_of
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.offsets.guards import all_of, each_of
-from consumerd.net.cluster.reading import read_all
-from consumerd.net.cluster.watched import WatchedNodes, ZNode
+from consumerd.net.cluster.reading import ZNode, read_all
+from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.nudge import nudge_operations
@@ -192,7 +191,7 @@ class GroupCoordination:
         """Create the missing nodes, and read all of them. Watches report later changes."""
         self._require(session_id)
         missing = {owners_path(self._group, partition.topic) for partition in streams} & self._missing
-        await each_of(sorted(missing), self._zk.ensure)
+        await read_all(sorted(missing), self._zk.ensure)
         self._missing -= missing
         create = []
         for partition, stream in sorted(streams.items()):
@@ -209,8 +208,8 @@ class GroupCoordination:
             )
 
         # Reads follow the writes on the same connection, and see their results.
-        calls: list[Callable[[], Coroutine[None, None, None]]] = [*writes, read]
-        await all_of(calls)
+        calls: list[Callable[[], Awaitable[None]]] = [*writes, read]
+        await read_all(calls, lambda call: call())
         return found
 
     async def _create(self, operations: Sequence[Create], session_id: int) -> None:
@@ -288,11 +287,8 @@ class GroupCoordination:
                     else:
                         delete.append(Delete(owner_path(self._group, partition), node.stat.version))
                         self._forget_owner(partition)  # our own deletion must not be reported
-                chunks = self._chunks(delete)
-                gone = await all_of([partial(self._delete, chunk, action.session_id) for chunk in chunks])
-                paths = {
-                    operation.path for chunk, well in zip(chunks, gone, strict=True) if well for operation in chunk
-                }
+                gone = await read_all(self._chunks(delete), lambda chunk: self._delete(chunk, action.session_id))
+                paths = {operation.path for chunk, well in gone.items() if well for operation in chunk}
                 released |= {each for each in open_ if owner_path(self._group, each) in paths}
         except ZooKeeperError as error:
             self._log_failure("release", error)
@@ -313,10 +309,10 @@ class GroupCoordination:
 
     # -- writing
 
-    def _chunks(self, operations: Sequence[_Operation]) -> list[Sequence[_Operation]]:
+    def _chunks(self, operations: Sequence[_Operation]) -> list[tuple[_Operation, ...]]:
         """Split the operations into one sequence for each multi; of one operation each if the server has no multi."""
         size = NODES_PER_MULTI if self._zk.has_multi else 1
-        return [operations[start : start + size] for start in range(0, len(operations), size)]
+        return [tuple(operations[start : start + size]) for start in range(0, len(operations), size)]
 
     async def _write(self, operations: Sequence[Create | Delete], session_id: int) -> None:
         """Write all or nothing, on this session only, if the server has multi. Raises the error of one operation."""

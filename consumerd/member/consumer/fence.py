@@ -16,7 +16,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -24,7 +24,6 @@ from consumerd.base.ports import Clock
 
 if TYPE_CHECKING:
     from consumerd.group.coordinated_base import BrokerMember
-    from consumerd.member.consumer.protocols import Lease
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +40,24 @@ _LATEST_IDLE: Final = 1.0
 _LOST: Final = (
     "no contact for nearly the session timeout; nothing is delivered, as other members may own the partitions"
 )
+
+
+class Lease(Protocol):
+    """The lease on which ownership depends: for how long no other member can have taken over."""
+
+    @property
+    def session_id(self) -> int:
+        """An id that changes when ownership has to be gained again; 0 while there is none."""
+        ...
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds without contact after which others take over."""
+        ...
+
+    def lease_left(self) -> float:
+        """Seconds for which no other member can have taken over; negative when one may have."""
+        ...
 
 
 class Fence:

@@ -21,7 +21,6 @@ from consumerd.member.consumer.errors import FixedGroupError
 from consumerd.member.consumer.fence import FIXED_SESSION, Fence, FixedLease
 from consumerd.member.consumer.running_member import MemberParts, RunningMember
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.member.fetch.pool import FetchPool
 from consumerd.net.client.cluster import ClusterClient
 
 log = structlog.get_logger(__name__)
@@ -29,8 +28,6 @@ log = structlog.get_logger(__name__)
 
 class FixedConsumer(RunningMember[Literal["stop"]]):
     """Consumes all of `partitions` until it is stopped. The caller closes the parts of `backend`."""
-
-    _pool: FetchPool
 
     def __init__(
         self,
@@ -69,11 +66,8 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
         self.ready.set()
         self.check_end()
         await self._queue.get()
-        await self._partitions.drain_all(self.clock.monotonic() + self.settings.membership.drain_timeout)
-
-    def check_end(self) -> None:
-        if self.settings.stop_at_end and self._partitions.all_at_end:
-            self.request_stop()
+        deadline = self.clock.monotonic() + self.settings.membership.drain_timeout
+        await self._partitions.drain(self._assigned, deadline, lambda _: None)
 
     def _refused(self, partitions: frozenset[TopicPartition]) -> None:
         self.request_stop(FixedGroupError(self.settings.group, min(partitions)))

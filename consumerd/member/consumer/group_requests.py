@@ -17,6 +17,7 @@ import structlog
 from consumerd.base.errors import BrokerError, reason_of
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated_tables import CoordinationSettings
+from consumerd.member.offsets.kafka_store import MOVED
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError, topic_error
@@ -60,7 +61,6 @@ _LEAVE_LIMIT: Final = 3.0
 _OTHERS_TAKE: Final = 300.0
 #: Topics of the brokers themselves; those before 0.10 do not say which they are.
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state"})
-_MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
 _REMEDIES: Final[Mapping[int, str]] = {
     ErrorCode.INVALID_SESSION_TIMEOUT: (
         "set group.session_timeout within the brokers' group.min.session.timeout.ms and group.max.session.timeout.ms"
@@ -305,7 +305,7 @@ class GroupRequests:
     def _refused(self, ticket: int, code: int, api: Api[Any, Any] | None, member_id: str = "") -> e.Event:
         info = error_info(code)
         if info.retriable or code == ErrorCode.UNKNOWN:  # the broker's log has the reason, and a daemon tries again
-            if code in _MOVED:
+            if code in MOVED:
                 self.forget()
                 self._client.forget_coordinator(self._group)
             self._note(str(info))

@@ -15,7 +15,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import structlog
 
@@ -45,29 +45,6 @@ class RebalanceListener:
         """Called with lost partitions, also at the end of a session: others may own them, and nothing is committed."""
 
 
-class OwnershipHooks(Protocol):
-    """The hooks that are awaited when the ownership of a partition begins or ends."""
-
-    async def assigned(self, partition: TopicPartition) -> None: ...
-
-    async def revoked(self, partition: TopicPartition) -> None: ...
-
-    async def lost(self, partition: TopicPartition) -> None: ...
-
-
-class NoHooks:
-    """The hooks of a member without a listener."""
-
-    async def assigned(self, partition: TopicPartition) -> None:
-        """Return at once."""
-
-    async def revoked(self, partition: TopicPartition) -> None:
-        """Return at once."""
-
-    async def lost(self, partition: TopicPartition) -> None:
-        """Return at once."""
-
-
 class _Kind(Enum):
     ASSIGNED = "on_assigned"
     REVOKED = "on_revoked"
@@ -84,12 +61,12 @@ class _Call(NamedTuple):
 class Announcer:
     """Hooks that call a listener, each time for `timeout` seconds at most. `run` must be running for them to return.
 
-    `failed` is called with the error of a listener that raised.
+    Without a listener they return at once. `failed` is called with the error of a listener that raised.
     """
 
     def __init__(
         self,
-        listener: RebalanceListener,
+        listener: RebalanceListener | None,
         *,
         timeout: float,
         clock: Clock,
@@ -106,7 +83,8 @@ class Announcer:
 
     async def assigned(self, partition: TopicPartition) -> None:
         """Return when `on_assigned` has been called with `partition`."""
-        await self._report(_Kind.ASSIGNED, partition)
+        if self._listener is not None:
+            await self._report(_Kind.ASSIGNED, partition)
 
     async def revoked(self, partition: TopicPartition) -> None:
         """Return when `on_revoked` has been called with `partition`; at once, if its assignment was never reported."""

@@ -25,13 +25,13 @@ from consumerd.base.partition import TopicPartition
 from consumerd.base.turns import TurnLimit
 from consumerd.handlers import PartitionTakenError
 from consumerd.member.consumer.commits import POSTPONING, Commits
-from consumerd.member.consumer.listeners import OwnershipHooks
+from consumerd.member.consumer.listeners import Announcer
 from consumerd.member.consumer.owned_partition import OwnedPartition, OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork, WorkOwner
-from consumerd.member.consumer.protocols import PartitionPool
 from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, StartFinder
 from consumerd.member.fetch.lane import Lane
+from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import OffsetStore
 
@@ -58,7 +58,7 @@ _BEGIN_TOGETHER: Final = 128
 class FlowOwner(WorkOwner, Protocol):
     """The member that owns partitions."""
 
-    hooks: OwnershipHooks
+    hooks: Announcer
 
     def request_stop(self, failure: ConsumerdError | None = None) -> None:
         """Leave the group because of an error."""
@@ -80,7 +80,7 @@ class OwnedPartitions:
         self,
         owner: FlowOwner,
         handler: PartitionedHandler,
-        pool: PartitionPool,
+        pool: FetchPool,
         budget: ByteBudget,
         store: OffsetStore,
         lost: Callable[[frozenset[TopicPartition]], None],
@@ -94,7 +94,7 @@ class OwnedPartitions:
         self._owned: dict[TopicPartition, OwnedPartition] = {}
         #: While all flows are interrupted: the owned partitions that do not flow.
         self._interrupted: dict[TopicPartition, _Interrupted] | None = None
-        self._starts = StartFinder(settings, pool, store, handler, fence, clock)
+        self.starts = StartFinder(settings, pool, store, handler, fence, clock)
         self._turns = TurnLimit(_BEGIN_TOGETHER)
         #: The partitions that began, with their offsets, until a line of the log names them.
         self._started: dict[TopicPartition, int] = {}
@@ -123,10 +123,6 @@ class OwnedPartitions:
         owned = self._owned.get(partition)
         return owned.work.position if owned is not None and owned.work is not None else None
 
-    async def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset of a partition, when the store has answered."""
-        return await self._starts.committed(partition)
-
     def stream(self, partition: TopicPartition) -> int:
         """The number of our stream for which an owned partition was claimed."""
         return self._owned[partition].stream
@@ -137,10 +133,6 @@ class OwnedPartitions:
         return all(owned.at_end for owned in self._owned.values())
 
     # -- the flow
-
-    def exist(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note the partitions of the group's topics: those that come after a topic's first are new to the group."""
-        self._starts.exist(partitions)
 
     def start(self, streams: Mapping[TopicPartition, int], session_id: int, group: asyncio.TaskGroup) -> None:
         """Begin the flow of partitions that were claimed on `session_id`; their tasks belong to `group`."""
@@ -159,7 +151,7 @@ class OwnedPartitions:
         partition = owned.partition
         try:
             await self._turns.wait()
-            found = await self._starts.find(partition, owned.session_id)
+            found = await self.starts.find(partition, owned.session_id)
             await self._turns.wait()  # those of which the offsets were read together are as many
             if owned.closed:  # the handler was asked for its position, and swallowed the cancellation
                 return
@@ -300,10 +292,6 @@ class OwnedPartitions:
             abandoned(held)
         await self._end_in_parts(leaving, None, finish)
 
-    async def drain_all(self, deadline: float) -> None:
-        """As `drain`, for all partitions together."""
-        await self.drain(self.partitions, deadline, lambda _: None)
-
     async def interrupt(self, deadline: float) -> None:
         """End all flows as a drain does, and keep the partitions: nothing flows until `resume` is called.
 
@@ -381,7 +369,7 @@ class OwnedPartitions:
                 del self._owned[owned.partition]
             if owned.work is not None:
                 work = owned.work
-                self._starts.remember(owned.partition, owned.session_id, owned.committed, work.position, work.log)
+                self.starts.remember(owned.partition, owned.session_id, owned.committed, work.position, work.log)
         return frozenset(forgotten)
 
     # -- commits

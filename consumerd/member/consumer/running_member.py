@@ -9,7 +9,7 @@ order, and is raised by `run`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, NotRequired, TypedDict, TypeVar
 
@@ -26,7 +26,7 @@ from consumerd.handlers import Handler, HandlerContext
 from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.controls import PartitionControls
 from consumerd.member.consumer.fence import Fence
-from consumerd.member.consumer.listeners import Announcer, NoHooks, OwnershipHooks, RebalanceListener
+from consumerd.member.consumer.listeners import Announcer, RebalanceListener
 from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.member.consumer.partition_work import BatchInHand
 from consumerd.member.consumer.partitions import OwnedPartitions
@@ -34,12 +34,12 @@ from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PartitionedHandler, PlainHandler
 from consumerd.member.consumer.stats import ConsumerStats, Rebalance, SeenLogChange
 from consumerd.member.fetch.log_changes import LogChange, LogChangeKind
+from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.store import OffsetStore
 from consumerd.wire.registry.subscription import Subscription
 
 if TYPE_CHECKING:
     from consumerd.member.consumer.blocked import BlockedClaim
-    from consumerd.member.consumer.protocols import PartitionPool
     from consumerd.member.fetch.listener import FetchCounters
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class RunningMember(Generic[_Event]):
     #: Unless the handler has a sink for each partition: such a handler is never exchanged.
     _plain: PlainHandler
     fence: Fence
-    _pool: PartitionPool
+    _pool: FetchPool
     controls: PartitionControls
     #: Tells the cluster's name, for `HandlerContext.cluster`.
     cluster: Callable[[], Awaitable[str | None]]
@@ -117,16 +117,11 @@ class RunningMember(Generic[_Event]):
         self._unsettled_since: float | None = None
         self._settled_with: tuple[int, frozenset[TopicPartition]] = 0, frozenset()
         self._tasks = asyncio.TaskGroup()
-        self._announcer = (
-            Announcer(listener, timeout=settings.listener_timeout, clock=clock, failed=self.request_stop)
-            if listener is not None
-            else None
-        )
-        self.hooks: OwnershipHooks = self._announcer or NoHooks()
+        self.hooks = Announcer(listener, timeout=settings.listener_timeout, clock=clock, failed=self.request_stop)
 
     def _make_partitions(
         self,
-        pool: PartitionPool,
+        pool: FetchPool,
         store: OffsetStore,
         lost: Callable[[frozenset[TopicPartition]], None],
     ) -> None:
@@ -277,42 +272,25 @@ class RunningMember(Generic[_Event]):
         gained, lost = tuple(sorted(ours - before)), tuple(sorted(before - ours))
         self.stats.rebalanced(Rebalance(now, seconds, len(ours), gained, lost))
 
-    def _drain(
-        self,
-        partitions: Collection[TopicPartition],
-        deadline: float,
-        *,
-        part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
-        whole: _Event | None = None,
-    ) -> None:
-        """Begin to drain. `part` makes the event for some partitions that have ended, `whole` is the event for all."""
-        self._tasks.create_task(
-            self._end(lambda ended: self._partitions.drain(partitions, deadline, ended), part, whole)
-        )
-
-    def _abandon(
-        self,
-        partitions: Collection[TopicPartition],
-        *,
-        part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
-        whole: _Event | None = None,
-    ) -> None:
-        """As `_drain`, at once; takes over from a drain that is under way."""
-        self._tasks.create_task(self._end(lambda ended: self._partitions.abandon(partitions, ended), part, whole))
-
-    async def _end(
+    def _end(
         self,
         work: Callable[[Callable[[frozenset[TopicPartition]], None]], Coroutine[None, None, None]],
-        part: Callable[[frozenset[TopicPartition]], _Event] | None,
-        whole: _Event | None,
+        *,
+        part: Callable[[frozenset[TopicPartition]], _Event] | None = None,
+        whole: _Event | None = None,
     ) -> None:
+        """Begin to end flows. `part` makes the event for some partitions that have ended, `whole` is that for all."""
+
         def ended(partitions: frozenset[TopicPartition]) -> None:
             if part is not None:
                 self._queue.put_nowait(part(partitions))
 
-        await work(ended)
-        if whole is not None:
-            self._queue.put_nowait(whole)
+        async def end() -> None:
+            await work(ended)
+            if whole is not None:
+                self._queue.put_nowait(whole)
+
+        self._tasks.create_task(end())
 
     def _stragglers(self) -> list[asyncio.Task[None]]:
         """Tasks that are cancelled once the main loop has ended."""
@@ -323,12 +301,7 @@ class RunningMember(Generic[_Event]):
 
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         """Return the work that runs beside the main loop."""
-        works: list[Callable[[], Coroutine[None, None, None]]] = []
-        if self.settings.auto_commit:
-            works += [self._commit_loop, self._check_loop]
-        if self._announcer is not None:
-            works.append(self._announcer.run)
-        return works
+        return [self.hooks.run, *([self._commit_loop, self._check_loop] if self.settings.auto_commit else [])]
 
     async def _stop_if_it_fails(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         """Run `work` beside the main loop; its permanent error makes the member leave in order."""
@@ -455,7 +428,8 @@ class RunningMember(Generic[_Event]):
 
     def check_end(self) -> None:
         """Leave, if the member stops at the end and all partitions are handled to it."""
-        raise NotImplementedError
+        if self.settings.stop_at_end and self.settled and self._partitions.all_at_end:
+            self.request_stop()
 
     def _set_timer(self, at: float, event: _Event) -> None:
         async def fire() -> None:

@@ -23,8 +23,8 @@ from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.group.events import MembershipSnapshot, TakeSnapshot
 from consumerd.group.rules import GroupRules, Topics, topics_to_read
-from consumerd.net.cluster.reading import children, read_all
-from consumerd.net.cluster.watched import WatchedNodes, ZNode
+from consumerd.net.cluster.reading import ZNode, children, read_all
+from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.other_clients import claimant, other_client

@@ -30,10 +30,10 @@ from consumerd.base.rounds import Rounds
 from consumerd.base.settings.moments import start_of
 from consumerd.handlers import SinkPosition
 from consumerd.member.consumer.fence import Fence
-from consumerd.member.consumer.protocols import PartitionPool
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.member.consumer.sinks import PartitionedHandler
 from consumerd.member.fetch.policies import PartitionFailures
+from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.store import OffsetStore, Trace
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
@@ -105,7 +105,7 @@ class StartFinder:
     def __init__(
         self,
         settings: ConsumerSettings,
-        pool: PartitionPool,
+        pool: FetchPool,
         store: OffsetStore,
         handler: PartitionedHandler,
         fence: Fence,

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.member.consumer.errors import ConnectorStateError, ConsumerTimeoutError
-from consumerd.member.consumer.sinks import HandedBackError, Sink
+from consumerd.member.consumer.sinks import HandedBackError, PartitionedHandler, Sink
 
 if TYPE_CHECKING:
-    from consumerd.handlers import Batch, HandlerContext, Message
+    from consumerd.handlers import Batch, Message
 
 
 # Batches on their way through a stream: how much was delivered, how much is handled, and when they end.
@@ -87,28 +87,12 @@ class StreamedBatch:
             self._over.set_result(whole)
 
 
-class Offers(Protocol):
-    """The operations of a sink on its stream."""
-
-    def offer(self, delivery: StreamedBatch) -> None:
-        """Deliver it in its turn."""
-        ...
-
-    def withdraw(self, delivery: StreamedBatch) -> None:
-        """Deliver nothing more of it."""
-        ...
-
-    def reconsider(self, delivery: StreamedBatch) -> None:
-        """Decide again whether it continues: its sink winds down, or holds."""
-        ...
-
-
-class StreamSink:
+class StreamSink(Sink):
     """The sink of one partition (see `consumerd.member.consumer.sinks`): its batches go through `stream`, one at a
     time.
     """
 
-    def __init__(self, stream: Offers, allowed: Callable[[], bool]) -> None:
+    def __init__(self, stream: MessageStream, allowed: Callable[[], bool]) -> None:
         self._stream = stream
         self._delivery: StreamedBatch | None = None
         #: Whether messages may be delivered at this very moment.
@@ -379,20 +363,14 @@ class BatchStream:
         return await self._following()
 
 
-class StreamHandler:
-    """The member's handler: gives each partition the sink of the stream for which it was claimed."""
+class StreamHandler(PartitionedHandler):
+    """The member's handler: gives each partition the sink of the stream for which it was claimed.
+
+    Streams need no preparation, and have no position of their own; a listener may seek.
+    """
 
     def __init__(self, find: Callable[[str, int], MessageStream]) -> None:
         self._find = find
-
-    async def start(self, context: HandlerContext) -> None:
-        """Do nothing: streams need no preparation."""
-
-    async def stop(self) -> None:
-        """Do nothing: streams end when the member has left."""
-
-    async def position(self, partition: TopicPartition) -> None:
-        """Return None: streams have no position of their own; a listener may seek."""
 
     def for_partition(self, partition: TopicPartition, stream: int, allowed: Callable[[], bool]) -> Sink:
         """Return a sink of our stream number `stream` of the partition's topic."""

@@ -9,9 +9,9 @@ cluster of 0.7 are `v07.brokers`, those of 0.8 and later `v08.brokers`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Coroutine, Iterable, Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.member.fetch.fetcher import Fetcher, PartitionSource
@@ -155,3 +155,11 @@ class FetchPool:
             task = self._group.create_task(entry.fetcher.run(), name=f"fetch {entry.fetcher.partition}")
             entry.tasks = [old for old in entry.tasks if not old.done()]
             entry.tasks.append(task)
+
+
+class Fetching(NamedTuple):
+    """A pool, what has to run for it, beside the member, and what counts the registered brokers (None: not known)."""
+
+    pool: FetchPool
+    works: list[Callable[[], Coroutine[None, None, None]]]
+    brokers: Callable[[], int | None]

@@ -3,7 +3,7 @@
 In: handled ranges (`HandledPrefix`), and the partitions to load or commit. Out: positions in ZooKeeper, in Kafka or in
 both.
 
-Files in reading order: tracker, store, guards, metadata, claimed_store, kafka_store, dual_store, choice, end_times,
+Files in reading order: tracker, store, guards, metadata, kafka_store, dual_store, choice, end_times,
 errors.
 
 Easy to miss:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class DualOffsetStore:
+class DualOffsetStore(OffsetStore):
     """Two stores of one group. `guarding` is the one that rejects commits of lost partitions.
 
     `name`: the name of the other one, for messages.
@@ -46,12 +46,7 @@ class DualOffsetStore:
         self._logs: dict[TopicPartition, LogId] = {}
         #: Partitions whose larger offset was that of the following store.
         self._ahead: set[TopicPartition] = set()
-
-    @property
-    def keeps_for(self) -> float | None:
-        """The shorter time of the two stores."""
-        kept = [store.keeps_for for store in (self._guarding, self._following)]
-        return min((each for each in kept if each is not None), default=None)
+        self.keeps_for = min((store.keeps_for for store in (guarding, following) if store.keeps_for), default=None)
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Load the larger offset of each; partitions that neither has are absent. Raises the errors of either store."""

@@ -17,56 +17,15 @@ while the watch on the owner node says that it is the one that we made.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
-from functools import partial
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, Protocol
 
 from consumerd.base.errors import ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Check, Create, Delete, Operation, ZooKeeper
+from consumerd.net.cluster.reading import read_all
 from consumerd.net.zk.errors import NodeExists, NoNode
 from consumerd.wire.registry.paths import owner_path, owners_path
-
-_A = TypeVar("_A")
-_T = TypeVar("_T")
-
-#: Calls in flight at once.
-READS_AT_ONCE = 48
-
-
-async def each_of(items: list[_A], call: Callable[[_A], Coroutine[None, None, _T]]) -> list[_T]:
-    """Run `call(item)` for all items, some hundred at a time; return the results in the items' order."""
-    results: list[_T] = []
-    for start in range(0, len(items), READS_AT_ONCE):
-        results += await all_of([partial(call, item) for item in items[start : start + READS_AT_ONCE]])
-    return results
-
-
-async def all_of(calls: Sequence[Callable[[], Coroutine[None, None, _T]]]) -> list[_T]:
-    """Run the calls together. The first error cancels the others, and is raised as itself and not as a group.
-
-    Errors are noted, not raised, inside the group: before Python 3.13 a failing TaskGroup swallows a cancellation that
-    comes at the same moment, and a member whose commits fail would never end.
-    """
-    failures: list[Exception] = []
-    tasks: list[asyncio.Task[_T | None]] = []
-
-    async def run(call: Callable[[], Coroutine[None, None, _T]]) -> _T | None:
-        try:
-            return await call()
-        except Exception as error:
-            failures.append(error)
-            for task in tasks:  # also this one, which ends without another await
-                task.cancel()
-            return None
-
-    async with asyncio.TaskGroup() as group:
-        tasks += [group.create_task(run(call)) for call in calls]
-    if failures:
-        raise failures[0]
-    return [cast("_T", task.result()) for task in tasks]
 
 
 class GuardOperations(NamedTuple):
@@ -95,35 +54,39 @@ class Ownership(Protocol):
         ...
 
 
-class Guard(Protocol):
+class Guard:
     """The guard of one group in one ZooKeeper."""
+
+    def __init__(self, zk: ZooKeeper, group: str) -> None:
+        self._zk = zk
+        self._group = group
 
     async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
         """Return those of `partitions` that are not ours to write; called before a commit."""
-        ...
+        held = await read_all(partitions, lambda each: self.holds(each, session_id))
+        return {partition for partition, ours in held.items() if not ours}
 
     def operations(self, partition: TopicPartition) -> GuardOperations:
         """Return the operations around the write of `partition`."""
-        ...
+        raise NotImplementedError
 
     async def resolve(self, partition: TopicPartition, session_id: int, cause: ZooKeeperError) -> GuardFailure:
         """Return the meaning of an operation's failure with `cause`, after a repair where that is possible."""
-        ...
+        raise NotImplementedError
 
     async def holds(self, partition: TopicPartition, session_id: int) -> bool:
         """Whether the partition is ours to write, at this moment."""
-        ...
+        raise NotImplementedError
 
 
-class OwnedGuard:
+class OwnedGuard(Guard):
     """The owner node is an ephemeral of the very session that commits.
 
     `ownership`: an object that knows the owner without a request; by default every check is a request.
     """
 
     def __init__(self, zk: ZooKeeper, group: str, ownership: Ownership | None = None) -> None:
-        self._zk = zk
-        self._group = group
+        super().__init__(zk, group)
         self._ownership = ownership
         #: Versions of our owner nodes, as last read. They are created with version 0; a peer may write to them.
         self._versions: dict[TopicPartition, int] = {}
@@ -136,8 +99,7 @@ class OwnedGuard:
                 unknown.append(partition)
             else:
                 self._versions[partition] = version
-        held = await each_of(unknown, lambda each: self.holds(each, session_id))
-        return {partition for partition, holds in zip(unknown, held, strict=True) if not holds}
+        return await super().find_lost(unknown, session_id)
 
     def operations(self, partition: TopicPartition) -> GuardOperations:
         return GuardOperations((Check(owner_path(self._group, partition), self._versions.get(partition, 0)),))
@@ -154,18 +116,12 @@ class OwnedGuard:
         return True
 
 
-class VacantGuard:
+class VacantGuard(Guard):
     """There is no owner node."""
 
-    def __init__(self, zk: ZooKeeper, group: str) -> None:
-        self._zk = zk
-        self._group = group
-
     async def find_lost(self, partitions: list[TopicPartition], session_id: int) -> set[TopicPartition]:
-        if self._zk.has_multi:
-            return set()  # the multi checks it by itself
-        held = await each_of(partitions, lambda each: self.holds(each, session_id))
-        return {partition for partition, holds in zip(partitions, held, strict=True) if not holds}
+        # A multi checks it by itself.
+        return set() if self._zk.has_multi else await super().find_lost(partitions, session_id)
 
     def operations(self, partition: TopicPartition) -> GuardOperations:
         path = owner_path(self._group, partition)

@@ -16,23 +16,28 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.base.rounds import Rounds
-from consumerd.member.offsets.errors import OffsetsUnavailableError
+from consumerd.base.settings.group import CommitSection
+from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.member.offsets.guards import OwnedGuard, Ownership
 from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
-from consumerd.member.offsets.store import NO_NOTES, CommitResult
+from consumerd.member.offsets.store import NO_NOTES, CommitResult, OffsetStore
 from consumerd.net.client.channel import Channel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import BrokerRefusedError, topic_error
 from consumerd.net.errors import ConnectionClosedError
+from consumerd.net.zk.errors import SessionChanged
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
 from consumerd.wire.v08.error_codes import ErrorCode, error_info
 from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
+    from consumerd.group.coordinated_base import BrokerMember
     from consumerd.member.offsets.store import Notes
     from consumerd.wire.v08.message_types import (
         OffsetCommitRequest,
@@ -94,24 +99,7 @@ _EPOCH_SINCE: Final = 6
 #: Seconds for which a broker is sure to keep an offset that is not written again: far less than the day or week that
 #: offsets.retention.minutes is by default.
 _KEPT_FOR: Final = 1200.0
-
-
-class Membership(Protocol):
-    """The committing member of a group that a broker coordinates."""
-
-    @property
-    def session_id(self) -> int:
-        """An id that changes with every generation; 0 when there is none."""
-        ...
-
-    @property
-    def generation(self) -> int: ...
-
-    @property
-    def member_id(self) -> str: ...
-
-    @property
-    def instance_id(self) -> str | None: ...
+_DEFAULTS: Final = CommitSection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,29 +119,27 @@ class CommittedOffset:
         return OffsetNotes(log if self.leader_epoch is None else log._replace(leader_epoch=self.leader_epoch), start)
 
 
-class KafkaOffsetStore:
-    """The committed offsets of one group. `metadata`: text to keep with each; `retention`: seconds to keep them.
+class KafkaOffsetStore(OffsetStore):
+    """The committed offsets of one group.
 
-    `version`: of OFFSET_COMMIT; 0 stores the offsets in ZooKeeper, through a broker, without coordinator or
-    membership. Retention is of versions 2 to 4: brokers before 0.9 and after 2.0 decide by themselves.
+    Version 0 of OFFSET_COMMIT stores them in ZooKeeper, through a broker, without coordinator or membership.
+    Retention is of versions 2 to 4: brokers before 0.9 and after 2.0 decide by themselves.
     """
 
     def __init__(
         self,
         client: ClusterClient,
         group: str,
-        membership: Membership | None = None,
-        *,
-        metadata: str | None = "",
-        retention: float | None = None,
-        version: Literal[0, 1, 2] | None = None,
+        membership: BrokerMember | None = None,
+        settings: CommitSection = _DEFAULTS,
     ) -> None:
+        version, retention = settings.version, settings.retention
         if version == 0 and membership is not None:
             raise ValueError("OFFSET_COMMIT version 0 does not carry the member that commits")
         self._client = client
         self._group = group
         self._membership = membership
-        self._metadata = metadata
+        self._metadata = settings.metadata
         self._retention_ms = -1 if retention is None else int(retention * 1000)
         self._version = version
         self._logs: dict[TopicPartition, LogId] = {}
@@ -188,10 +174,6 @@ class KafkaOffsetStore:
         numbers = sorted(() if topic is None else topic.partitions)
         found = await self.read([TopicPartition.numbered(name, number) for number in numbers])
         return [partition for partition, committed in found.items() if not committed.notes.start][:2]
-
-    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `load`, which does not affect later commits either."""
-        return await self.load(partitions)
 
     async def read(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
         """As `load`, with the metadata; with None, all that the group committed (since 0.10.2)."""
@@ -231,10 +213,6 @@ class KafkaOffsetStore:
                     known = None if epoch == _NO_EPOCH else epoch
                     found[partition] = CommittedOffset(part["committed_offset"], part["metadata"], known)
         return found
-
-    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return nothing: the coordinator rejects commits of other members, and offsets have no versions."""
-        return frozenset()
 
     async def commit(
         self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
@@ -325,9 +303,6 @@ class KafkaOffsetStore:
             committed.add(partition)
         return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
 
-    def trace(self, partition: TopicPartition) -> None:
-        """Return nothing: a stored offset does not show who wrote it, or when."""
-
     async def _channel(self) -> Channel:
         try:
             if self._version == 0:
@@ -363,6 +338,45 @@ class KafkaOffsetStore:
         if error.retriable or code in _PASSING:
             raise OffsetsUnavailableError(str(error))
         raise error
+
+
+class ClaimedStore(KafkaOffsetStore):
+    """The offsets of partitions that are claimed in `zk`.
+
+    Kafka does not read owner nodes, and cannot reject a member that has lost a partition. So the owner nodes are
+    read right before each commit, and a partition that is not ours on this session is left out. A partition lost after
+    the read may still be written once: the owner's next commit corrects it, and until then its successor repeats. If
+    Kafka refuses partitions that are ours by the owner nodes, the group has members of another kind, as in
+    `consumerd.member.offsets.dual_store`: that stops the member. Another claim would not help, and would deliver the
+    same messages without end.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        group: str,
+        zk: ZooKeeper,
+        ownership: Ownership | None = None,
+        settings: CommitSection = _DEFAULTS,
+    ) -> None:
+        super().__init__(client, group, settings=settings)
+        self._zk = zk
+        self._owned = OwnedGuard(zk, group, ownership)
+
+    async def commit(
+        self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
+    ) -> CommitResult:
+        """Store. Raises SessionChanged if the session of the claims is over, OffsetsHeldError, and errors of either."""
+        if self._zk.session_id != session_id:
+            raise SessionChanged(session_id, self._zk.session_id)
+        lost = frozenset(await self._owned.find_lost(list(positions), session_id))
+        ours = {each: position for each, position in positions.items() if each not in lost}
+        if not ours:
+            return CommitResult(frozenset(), lost)
+        result = await super().commit(ours, session_id=session_id, notes=notes)
+        if result.lost:
+            raise OffsetsHeldError(self._group, min(result.lost), "Kafka")
+        return CommitResult(result.committed, lost, result.refused)
 
 
 def _fetch_body(

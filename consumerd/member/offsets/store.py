@@ -40,7 +40,7 @@ Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,7 +53,8 @@ import structlog
 from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData, ZooKeeper
-from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, VacantGuard, all_of, each_of
+from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, VacantGuard
+from consumerd.net.cluster.reading import read_all
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import offset_path, offsets_path, topic_broker_path
@@ -62,6 +63,7 @@ from consumerd.wire.registry.values import format_offset, parse_offset
 
 if TYPE_CHECKING:
     from consumerd.member.offsets.metadata import OffsetNotes
+    from consumerd.net.cluster.topic_nodes import TopicNodes
 
     #: What is to be noted of offsets.
     Notes = Mapping[TopicPartition, OffsetNotes]
@@ -80,14 +82,6 @@ LATE_COMMIT_MS: Final = 30_000
 NO_NOTES: Final[Notes] = MappingProxyType({})
 
 
-class TopicCreations(Protocol):
-    """The topics' nodes in ZooKeeper; see `consumerd.net.cluster.topic_nodes.TopicNodes`."""
-
-    async def creation(self, topic: str) -> tuple[int, int | None]:
-        """Return the transaction that created the node, and when (ms since 1970, None if it was written since)."""
-        ...
-
-
 class CommitResult(NamedTuple):
     """The result of a commit; together the three are all given partitions."""
 
@@ -99,26 +93,33 @@ class CommitResult(NamedTuple):
 
 
 class OffsetStore(Protocol):
-    """Committed offsets of a group, in any store; see `ZooKeeperOffsetStore` for the guarantees."""
+    """Committed offsets of a group, in any store; see `ZooKeeperOffsetStore` for the guarantees.
 
-    @property
-    def keeps_for(self) -> float | None:
-        """Seconds for which an offset is sure to be kept if it is not written again; None: for ever."""
+    A store that keeps nothing of an offset but its number needs `load` and `commit` only.
+    """
+
+    #: Seconds for which an offset is sure to be kept if it is not written again; None: for ever.
+    keeps_for: float | None = None
+
+    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Load the stored offsets, without partitions that have none. Later commits build on these."""
         ...
 
-    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]: ...
+    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `load`, at any time, without effect on later commits."""
+        return await self.load(partitions)
 
-    async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
-
-    async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+    async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return those that others have written since our last access, as far as the store can tell."""
+        return frozenset()
 
     async def is_new(self, partition: TopicPartition) -> bool:
         """Return whether the group consumed the topic before this partition of it, which has no offset, was there."""
-        ...
+        return False
 
     def log(self, partition: TopicPartition) -> LogId:
         """Return what was stored of the log that the offset is of which `load` returned last."""
-        ...
+        return UNKNOWN_LOG
 
     async def commit(
         self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
@@ -131,7 +132,7 @@ class OffsetStore(Protocol):
 
         A trace from before a `load` and one from after it tell whether others have written (`Trace.leads_to`).
         """
-        ...
+        return None
 
 
 class Trace(NamedTuple):
@@ -194,7 +195,7 @@ class _Known:
 class _OffsetNodes:
     """The offset nodes of a group, the known state of each, and the guard that knows their owners."""
 
-    def __init__(self, zk: ZooKeeper, group: str, guard: Guard, topics: TopicCreations | None) -> None:
+    def __init__(self, zk: ZooKeeper, group: str, guard: Guard, topics: TopicNodes | None) -> None:
         self.zk = zk
         self.guard = guard
         self._topics = topics
@@ -217,7 +218,7 @@ class _OffsetNodes:
     async def prepare(self, partitions: Iterable[TopicPartition]) -> None:
         """Create the parents of nodes that are to be created, unless they have been seen already."""
         creating = {each.topic for each in partitions if self.known[each].version is None}
-        await each_of(sorted(creating - self.parents), self.ensure_parent)
+        await read_all(sorted(creating - self.parents), self.ensure_parent)
 
     async def ensure_parent(self, topic: str) -> None:
         await self.zk.ensure(offsets_path(self.group, topic))
@@ -242,7 +243,7 @@ class _OffsetNodes:
             with suppress(BrokerError):  # it is being deleted: the fetcher waits for the next one, and compares
                 self._created[topic] = await topics.creation(topic)
 
-        await each_of(sorted(names), look)
+        await read_all(sorted(names), look)
 
     def log(self, partition: TopicPartition) -> LogId:
         """The log of the offset that was read: a topic that is created after it was written is another one."""
@@ -262,26 +263,21 @@ class _OffsetNodes:
         return _Known(version, sent=former.sent if former is not None and former.version == version else set())
 
     async def versions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | None]:
-        stats = await each_of(partitions, lambda each: self.zk.exists(self.path(each)))
-        return {each: None if stat is None else stat.version for each, stat in zip(partitions, stats, strict=True)}
+        stats = await read_all(partitions, lambda each: self.zk.exists(self.path(each)))
+        return {each: None if stat is None else stat.version for each, stat in stats.items()}
 
     def require(self, session_id: int) -> None:
         if self.zk.session_id != session_id:
             raise SessionChanged(session_id, self.zk.session_id)
 
 
-class ZooKeeperOffsetStore:
+class ZooKeeperOffsetStore(OffsetStore):
     """Reads and writes the committed offsets of one group. `guard`: by default that the partition is claimed.
 
     Commits are not made at the same time as other commits or `load` of the same partitions.
     """
 
-    #: None: nodes are kept for ever.
-    keeps_for: float | None = None
-
-    def __init__(
-        self, zk: ZooKeeper, group: str, guard: Guard | None = None, topics: TopicCreations | None = None
-    ) -> None:
+    def __init__(self, zk: ZooKeeper, group: str, guard: Guard | None = None, topics: TopicNodes | None = None) -> None:
         self._zk = zk
         self._nodes = _OffsetNodes(zk, group, guard or OwnedGuard(zk, group), topics)
 
@@ -292,18 +288,18 @@ class ZooKeeperOffsetStore:
         """
         wanted = list(partitions)
         topics = {each.topic for each in wanted}
-        nodes: list[tuple[bytes | None, int | None]] = []
+        nodes: dict[TopicPartition, tuple[bytes | None, int | None]] = {}
 
         async def read() -> None:
-            nodes.extend(await each_of(wanted, self._nodes.read))
+            nodes.update(await read_all(wanted, self._nodes.read))
 
         # What was read beside the offsets is kept with its watch, which would have fired before an offset that is
         # younger than a change arrived: the second look makes a request only then.
-        looks: list[Callable[[], Coroutine[None, None, None]]] = [read, partial(self._nodes.look_at_topics, topics)]
-        await all_of(looks)
+        looks: list[Callable[[], Awaitable[None]]] = [read, partial(self._nodes.look_at_topics, topics)]
+        await read_all(looks, lambda look: look())
         await self._nodes.look_at_topics(topics)
         found: dict[TopicPartition, int] = {}
-        for partition, (data, version) in zip(wanted, nodes, strict=True):
+        for partition, (data, version) in nodes.items():
             known = self._nodes.known[partition] = self._nodes.renew(partition, version)
             if version is not None:
                 known.last = known.stored = found[partition] = self._parse(partition, data)
@@ -330,13 +326,8 @@ class ZooKeeperOffsetStore:
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `load`, at any time, without effect on later commits: they still detect the writes of others."""
-        wanted = list(partitions)
-        nodes = await each_of(wanted, self._nodes.read)
-        return {
-            partition: self._parse(partition, data)
-            for partition, (data, version) in zip(wanted, nodes, strict=True)
-            if version is not None
-        }
+        nodes = await read_all(partitions, self._nodes.read)
+        return {each: self._parse(each, data) for each, (data, version) in nodes.items() if version is not None}
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return those whose node others have written since our last access. Raises the errors of the session.
@@ -365,7 +356,7 @@ class ZooKeeperOffsetStore:
             except MultiFailed:
                 doubtful.extend(partition for partition, _ in some)
 
-        await each_of(list(range(0, len(checks), CHECKS_PER_MULTI)), check)
+        await read_all(range(0, len(checks), CHECKS_PER_MULTI), check)
         return doubtful
 
     async def commit(
@@ -387,7 +378,7 @@ class ZooKeeperOffsetStore:
         commits = []
         while some := dict(islice(rest, PARTITIONS_PER_MULTI if self._zk.has_multi else 1)):
             commits.append(_Commit(nodes, some, session_id, notes))
-        await all_of([commit.run for commit in commits])
+        await read_all(commits, lambda commit: commit.run())
         if any(commit.lost for commit in commits):
             nodes.require(session_id)
         for commit in commits:
@@ -558,20 +549,20 @@ class _Commit:
 
     async def _lose_what_is_not_held(self, partitions: list[TopicPartition]) -> None:
         """Find partitions that are not held: often several are lost at once, so all are read in one round trip."""
-        held = await each_of(partitions, partial(self._guard.holds, session_id=self._session_id))
-        for partition in [each for each, ours in zip(partitions, held, strict=True) if not ours]:
-            self._lose(partition)
+        held = await read_all(partitions, partial(self._guard.holds, session_id=self._session_id))
+        for partition, ours in held.items():
+            if not ours:
+                self._lose(partition)
 
     async def _read_again(self) -> None:
         """Read all nodes of this multi: if one is not as we knew it, others may not be, either."""
-        order = list(self._open)
-        nodes = await each_of(order, self._nodes.read)
-        missing = {each.topic for each, (_, version) in zip(order, nodes, strict=True) if version is None}
-        await each_of(sorted(missing), self._nodes.ensure_parent)
+        nodes = await read_all(self._open, self._nodes.read)
+        missing = {each.topic for each, (_, version) in nodes.items() if version is None}
+        await read_all(sorted(missing), self._nodes.ensure_parent)
         await self._lose_what_is_not_held(
-            [each for each, (_, version) in zip(order, nodes, strict=True) if self._is_news(each, version)]
+            [each for each, (_, version) in nodes.items() if self._is_news(each, version)]
         )
-        for partition, (data, version) in zip(order, nodes, strict=True):
+        for partition, (data, version) in nodes.items():
             if partition in self._open:
                 self._take_in(partition, data, version)
 

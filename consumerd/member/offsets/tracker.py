@@ -23,11 +23,6 @@ class HandledPrefix:
         #: The offset to commit: everything before it was handled, or skipped by a policy. Not to be set by others.
         self.position = self._end = start
 
-    @property
-    def in_hand(self) -> bool:
-        """Whether part of the last range is not handled yet."""
-        return self.position < self._end
-
     def reset(self, offset: int) -> None:
         """Start again at `offset` (seek, out of range). The current range is forgotten."""
         self.position = self._end = offset

@@ -9,22 +9,18 @@ decide the dialect, and without any the nodes that groups left behind.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
-from consumerd.net.cluster.reading import children, data, read_all, watched_children
+from consumerd.net.cluster.reading import Listing, children, data, read_all, watched_children
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, consumers_path, id_path, ids_path, offsets_path, offsets_root
 from consumerd.wire.registry.spoken import agreed_dialect, broker_dialect, member_dialect, offset_dialect
-
-#: The names of the children of a path, with a watch or without.
-_Listing = Callable[[ZooKeeper, str], Awaitable[list[str]]]
-
 
 log = structlog.get_logger(__name__)
 
@@ -102,19 +98,19 @@ async def wait_for_dialect(
             stop()
 
 
-async def _brokers(zk: ZooKeeper, listing: _Listing) -> dict[str, Dialect | None]:
+async def _brokers(zk: ZooKeeper, listing: Listing) -> dict[str, Dialect | None]:
     said = await _said(zk, listing, broker_ids_path(), lambda name: f"{broker_ids_path()}/{name}", broker_dialect)
     return {f"broker {name}": dialect for name, dialect in said.items()}
 
 
-async def _members(zk: ZooKeeper, group: str, listing: _Listing) -> dict[str, Dialect | None]:
+async def _members(zk: ZooKeeper, group: str, listing: Listing) -> dict[str, Dialect | None]:
     said = await _said(zk, listing, ids_path(group), lambda name: id_path(group, name), member_dialect)
     return {f"member {name}": dialect for name, dialect in said.items()}
 
 
 async def _said(
     zk: ZooKeeper,
-    listing: _Listing,
+    listing: Listing,
     path: str,
     child: Callable[[str], str],
     dialect_of: Callable[[bytes | None], Dialect | None],

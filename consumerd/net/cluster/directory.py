@@ -20,11 +20,11 @@ import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
-from consumerd.net.cluster.reading import data, read_all, watched_children
+from consumerd.net.cluster.reading import data, read_all, read_broker_ids, watched_children
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, broker_path
 from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node
-from consumerd.wire.registry.values import RegisteredBroker, parse_broker, parse_broker_id
+from consumerd.wire.registry.values import RegisteredBroker, parse_broker
 
 log = structlog.get_logger(__name__)
 
@@ -132,12 +132,7 @@ class RegisteredBrokers(Generic[_B]):
 
     async def _read(self) -> dict[int, _B]:
         self._watch(broker_ids_path())
-        ids = []
-        for name in await watched_children(self._zk, broker_ids_path()):
-            try:
-                ids.append(parse_broker_id(name))
-            except RegistryError:
-                log.warning("foreign_node", path=f"{broker_ids_path()}/{name}")
+        ids = await read_broker_ids(self._zk, broker_ids_path(), watched_children)
         for broker_id in ids:
             self._watch(broker_path(broker_id))
         self._watch_only({broker_ids_path(), *map(broker_path, ids)})

@@ -7,7 +7,6 @@ not, and come from the reader (`ClusterView`, `V08ClusterView`). A value that no
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from consumerd.base.errors import NotFoundError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.group.assignment import Assignment, assign
-from consumerd.net.cluster.reading import children, data, node, read_all
+from consumerd.net.cluster.reading import children, data, node, read_all, read_broker_ids
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.other_clients import OwnerClaim, claimant, other_client
 from consumerd.wire.registry.paths import (
@@ -38,7 +37,7 @@ from consumerd.wire.registry.paths import (
     owners_root,
 )
 from consumerd.wire.registry.subscription import Subscription
-from consumerd.wire.registry.values import parse_broker_id, parse_offset, parse_owner
+from consumerd.wire.registry.values import parse_offset, parse_owner
 
 _T = TypeVar("_T")
 #: A live broker, as the dialect has it.
@@ -100,34 +99,28 @@ class GroupView:
         )
 
 
-class GroupReader(ABC, Generic[_Broker]):
+class GroupReader(Generic[_Broker]):
     """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     #: The Kafka whose dialect this is, for sentences.
     kafka: str
+    #: Reads a member's node. Raises RegistryError.
+    _subscription: Callable[[bytes], Subscription]
+    #: Reads the partition from a topic and the name of an owner or offset node. Raises ValueError.
+    _partition: Callable[[str, str], TopicPartition]
+    #: Reads a broker's node. Raises RegistryError.
+    _broker: Callable[[int, bytes], _Broker]
 
     def __init__(self, zk: ZooKeeper) -> None:
         self._zk = zk
-
-    @abstractmethod
-    def _subscription(self, text: bytes) -> Subscription:
-        """Read a member's node. Raises RegistryError."""
-
-    @abstractmethod
-    def _partition(self, topic: str, name: str) -> TopicPartition:
-        """Read the partition from the name of an owner or offset node. Raises ValueError."""
 
     def _partition_of_other(self, topic: str, name: str) -> TopicPartition | None:
         """Read the partition from a name that only another client gives to an owner node; None: no client does."""
         return None
 
-    @abstractmethod
-    def _broker(self, broker: int, text: bytes) -> _Broker:
-        """Read a broker's node. Raises RegistryError."""
-
     async def read_brokers(self) -> dict[int, _Broker]:
         """Read the live brokers by id."""
-        ids = await self._broker_ids(broker_ids_path())
+        ids = await read_broker_ids(self._zk, broker_ids_path())
         texts = await read_all(ids, lambda broker: data(self._zk, broker_path(broker)))
         brokers = {}
         for broker, text in texts.items():
@@ -176,16 +169,6 @@ class GroupReader(ABC, Generic[_Broker]):
         found = await self._partitions(view, offsets_root(group), lambda topic: offsets_path(group, topic), only)
         for partition, text in (await self._texts(view, found, lambda tp: offset_path(group, tp))).items():
             _keep(view, view.offsets, partition, offset_path(group, partition), text, parse_offset)
-
-    async def _broker_ids(self, path: str) -> list[int]:
-        """Read the children that are broker ids, in numeric order."""
-        ids = []
-        for name in await children(self._zk, path):
-            try:
-                ids.append(parse_broker_id(name))
-            except RegistryError:
-                log.warning("foreign_node", path=f"{path}/{name}")
-        return sorted(ids)
 
     async def _partitions(
         self, view: GroupView, root: str, below: Callable[[str], str], only: Collection[str] = ()

@@ -9,16 +9,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import structlog
 
 from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.net.zk.errors import NoNode
+from consumerd.wire.registry.errors import RegistryError
+from consumerd.wire.registry.values import parse_broker_id
+
+log = structlog.get_logger(__name__)
 
 _A = TypeVar("_A")
 _T = TypeVar("_T")
+#: The names of the children of a path, with a watch or without.
+Listing = Callable[[ZooKeeper, str], Awaitable[list[str]]]
 
 #: Reads in flight. More would be faster only with servers far away, and would delay other requests to the server.
 READS_AT_ONCE = 48
+
+
+class ZNode(NamedTuple):
+    """A node's data (b"" for null data) and its stat."""
+
+    data: bytes
+    stat: NodeStat
 
 
 async def read_all(
@@ -70,19 +85,27 @@ async def watched_children(zk: ZooKeeper, path: str) -> list[str]:
                 return []
 
 
-async def node(zk: ZooKeeper, path: str) -> tuple[bytes, NodeStat] | None:
-    """Read a node's data, b"" for null data, and its stat; None when it does not exist (any more)."""
+async def node(zk: ZooKeeper, path: str, *, watch: bool = False) -> ZNode | None:
+    """Read a node; None when it does not exist (any more)."""
     try:
-        value, stat = await zk.get(path)
+        value, stat = await zk.get(path, watch=watch)
     except NoNode:
         return None
-    return value or b"", stat
+    return ZNode(value or b"", stat)
 
 
 async def data(zk: ZooKeeper, path: str, *, watch: bool = False) -> bytes | None:
-    """Read a node's data, b"" for null data; None when it does not exist (any more)."""
-    try:
-        value, _ = await zk.get(path, watch=watch)
-    except NoNode:
-        return None
-    return value or b""
+    """Read a node's data; None when it does not exist (any more)."""
+    found = await node(zk, path, watch=watch)
+    return None if found is None else found.data
+
+
+async def read_broker_ids(zk: ZooKeeper, path: str, listing: Listing = children) -> list[int]:
+    """Read the children that are broker ids, in numeric order; others are logged."""
+    ids = []
+    for name in await listing(zk, path):
+        try:
+            ids.append(parse_broker_id(name))
+        except RegistryError:
+            log.warning("foreign_node", path=f"{path}/{name}")
+    return sorted(ids)

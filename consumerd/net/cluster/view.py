@@ -14,10 +14,10 @@ import structlog
 from consumerd.base.errors import reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.groups import GroupReader
-from consumerd.net.cluster.reading import children, data, read_all
+from consumerd.net.cluster.reading import children, data, read_all, read_broker_ids
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import topic_broker_path, topic_path, topics_path
-from consumerd.wire.registry.subscription import Subscription, parse_subscription
+from consumerd.wire.registry.subscription import parse_subscription
 from consumerd.wire.registry.values import RegisteredBroker, parse_broker, parse_partition_count
 
 log = structlog.get_logger(__name__)
@@ -27,15 +27,9 @@ class ClusterView(GroupReader[RegisteredBroker]):
     """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     kafka = "0.7"
-
-    def _subscription(self, text: bytes) -> Subscription:
-        return parse_subscription(text)
-
-    def _partition(self, topic: str, name: str) -> TopicPartition:
-        return TopicPartition.parse(topic, name)
-
-    def _broker(self, broker: int, text: bytes) -> RegisteredBroker:
-        return parse_broker(broker, text)
+    _subscription = staticmethod(parse_subscription)
+    _partition = TopicPartition.parse
+    _broker = staticmethod(parse_broker)
 
     async def read_topics(self, names: Iterable[str] | None = None) -> dict[str, dict[int, int]]:
         """Read topic -> broker id -> number of partitions; all topics, or those of `names` that exist.
@@ -47,7 +41,7 @@ class ClusterView(GroupReader[RegisteredBroker]):
         else:
             found = await read_all(dict.fromkeys(names), lambda topic: self._zk.exists(topic_path(topic)))
             wanted = [topic for topic, stat in found.items() if stat is not None]
-        brokers = await read_all(wanted, lambda topic: self._broker_ids(topic_path(topic)))
+        brokers = await read_all(wanted, lambda topic: read_broker_ids(self._zk, topic_path(topic)))
         pairs = [(topic, broker) for topic, ids in brokers.items() for broker in ids]
         texts = await read_all(pairs, lambda pair: data(self._zk, topic_broker_path(*pair)))
         topics: dict[str, dict[int, int]] = {topic: {} for topic in wanted}

@@ -17,7 +17,6 @@ from consumerd.net.cluster.groups import GroupReader
 from consumerd.net.cluster.reading import children, data, read_all
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import topic_path, topics_path
-from consumerd.wire.registry.subscription import Subscription
 from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node
 from consumerd.wire.registry.v08.paths import partition_state_path
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
@@ -42,12 +41,9 @@ class V08ClusterView(GroupReader[BrokerNode]):
     """Reads through `zk`. Every method raises the errors of its calls (ZooKeeperError) and DialectError."""
 
     kafka = "0.8 or later"
-
-    def _subscription(self, text: bytes) -> Subscription:
-        return parse_subscription_v08(text)
-
-    def _partition(self, topic: str, name: str) -> TopicPartition:
-        return TopicPartition.parse_numbered(topic, name)
+    _subscription = staticmethod(parse_subscription_v08)
+    _partition = TopicPartition.parse_numbered
+    _broker = staticmethod(parse_broker_node)
 
     def _partition_of_other(self, topic: str, name: str) -> TopicPartition | None:
         """Read the name that pykafka gives, `leader-partition`."""
@@ -55,9 +51,6 @@ class V08ClusterView(GroupReader[BrokerNode]):
             return TopicPartition.numbered(topic, TopicPartition.parse(topic, name).partition)
         except ValueError:
             return None
-
-    def _broker(self, broker: int, text: bytes) -> BrokerNode:
-        return parse_broker_node(broker, text)
 
     async def read_assignments(self, names: Iterable[str] | None = None) -> dict[str, dict[int, tuple[int, ...]]]:
         """Read topic -> partition number -> broker ids of its replicas; all topics, or those of `names` that exist."""

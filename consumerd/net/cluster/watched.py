@@ -13,17 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, KeysView
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from consumerd.base.ports import Clock, NodeStat, ZooKeeper
-from consumerd.net.zk.errors import NoNode
-
-
-class ZNode(NamedTuple):
-    """A node's data (b"" for null data) and its stat."""
-
-    data: bytes
-    stat: NodeStat
+from consumerd.base.ports import Clock, ZooKeeper
+from consumerd.net.cluster.reading import ZNode, node, watched_children
 
 
 @dataclass(slots=True)
@@ -78,7 +70,7 @@ class WatchedNodes:
 
         async def read() -> ZNode | None:
             while True:
-                found = await self._get(path)
+                found = await node(self._zk, path, watch=True)
                 if found is not None or await self._zk.exists(path, watch=True) is None:
                     return found
 
@@ -88,7 +80,7 @@ class WatchedNodes:
 
     async def node_if_there(self, path: str) -> ZNode | None:
         """As `node`, but nothing is kept of a missing one, and its creation is not watched for."""
-        found = await self._read(path, lambda: self._get(path))
+        found = await self._read(path, lambda: node(self._zk, path, watch=True))
         assert not isinstance(found, list)
         if found is None:
             self.forget(path)
@@ -96,25 +88,9 @@ class WatchedNodes:
 
     async def children(self, path: str) -> list[str]:
         """Return the sorted names; none for a missing node, whose creation is then watched for."""
-
-        async def read() -> list[str]:
-            while True:
-                try:
-                    return await self._zk.children(path, watch=True)
-                except NoNode:
-                    if await self._zk.exists(path, watch=True) is None:
-                        return []
-
-        value = await self._read(path, read)
+        value = await self._read(path, lambda: watched_children(self._zk, path))
         assert isinstance(value, list)
         return value
-
-    async def _get(self, path: str) -> ZNode | None:
-        try:
-            data, stat = await self._zk.get(path, watch=True)
-        except NoNode:
-            return None
-        return ZNode(data or b"", stat)
 
     async def _read(
         self, path: str, read: Callable[[], Awaitable[ZNode | list[str] | None]]

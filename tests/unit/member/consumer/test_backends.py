@@ -12,12 +12,10 @@ import pytest
 
 from consumerd.member.consumer.backends import V07Backend
 from consumerd.member.consumer.backends_v08 import ClusterBackend, V08Backend
-from consumerd.member.consumer.protocols import FetchOwner
 from consumerd.member.offsets.choice import OffsetSettings, Storage
-from consumerd.member.offsets.claimed_store import ClaimedStore
 from consumerd.member.offsets.dual_store import DualOffsetStore
 from consumerd.member.offsets.guards import Ownership
-from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.member.offsets.kafka_store import ClaimedStore, KafkaOffsetStore
 from consumerd.member.offsets.store import UnclaimedZooKeeperOffsetStore, ZooKeeperOffsetStore
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata
@@ -92,7 +90,7 @@ async def test_client_begins_with_brokers_in_zookeeper_that_listen_for_its_proto
     owner: Any = SimpleNamespace(clock=FakeClock(), settings=SimpleNamespace(fetch=None))
     async with zookeeper.session() as zk:
         backend = V08Backend(cast("ClusterClient", client), protocol=protocol)
-        fetching = backend.fetching(zk, cast("FetchOwner", owner), random.Random(1))
+        fetching = backend.fetching(zk, owner, random.Random(1))
         works = [asyncio.create_task(work()) for work in fetching.works]
         for _ in range(100):
             await asyncio.sleep(0)

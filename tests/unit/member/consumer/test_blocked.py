@@ -12,7 +12,7 @@ from consumerd.base.metrics import catalogue
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import NodeStat
 from consumerd.member.consumer.blocked import BlockedClaims, Holder, holder_of
-from consumerd.net.cluster.watched import ZNode
+from consumerd.net.cluster.reading import ZNode
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.monitor import Monitor
 from consumerd.service.daemon.readings import read

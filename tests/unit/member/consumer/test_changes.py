@@ -227,6 +227,9 @@ class Hooks:
     def __init__(self, journal: Any) -> None:
         self._journal = journal
 
+    async def run(self) -> None:
+        """Nothing waits to be called."""
+
     async def assigned(self, partition: TopicPartition) -> None:
         self._journal.note("assigned", str(partition))
 

@@ -10,7 +10,7 @@ import pytest
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch
 from consumerd.member.consumer.sinks import HandedBackError
-from consumerd.member.consumer.streams import StreamedBatch, StreamSink
+from consumerd.member.consumer.streams import MessageStream, StreamedBatch, StreamSink
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 
 TP = TopicPartition("t", 0, 1)
@@ -50,7 +50,7 @@ class Setup:
 
     def __init__(self) -> None:
         self.stream = Stream()
-        self.sink = StreamSink(self.stream, lambda: True)
+        self.sink = StreamSink(cast("MessageStream", self.stream), lambda: True)
         self.batch = five()
 
     async def begin(self) -> asyncio.Task[None]:
@@ -61,7 +61,9 @@ class Setup:
 
 async def delivery_of(whole: Batch) -> StreamedBatch:
     stream = Stream()
-    return StreamedBatch(whole, StreamSink(stream, lambda: True), asyncio.get_running_loop().create_future())
+    return StreamedBatch(
+        whole, StreamSink(cast("MessageStream", stream), lambda: True), asyncio.get_running_loop().create_future()
+    )
 
 
 async def test_boundaries_are_the_ends_of_outer_messages() -> None:

@@ -20,6 +20,7 @@ from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.fence import Fence
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
 from consumerd.member.consumer.settings import ConsumerSettings
+from consumerd.member.consumer.sinks import Sink
 from consumerd.member.consumer.stats import ConsumerStats
 from consumerd.member.fetch.lane import Lane
 from consumerd.testing.clock import FakeClock
@@ -65,11 +66,11 @@ class Recorder(Handler):
             self.ended.set()
 
 
-class NotingSink:
+class NotingSink(Sink):
     """Passes batches through to the handler, and notes the other calls."""
 
     def __init__(self, handler: Handler) -> None:
-        self.handle = handler.handle
+        self.handle = handler.handle  # type: ignore[method-assign]
         self.calls: list[str] = []
 
     def settle(self) -> None:

@@ -115,7 +115,7 @@ class Member(RunningMember[str]):
         )
         self.lease = Lease()
         self.fence = Fence(self.lease, self.time, 0.5)
-        self._make_partitions(SimpleNamespace(counters=FetchCounters()), cast("Any", None), lambda _: None)
+        self._make_partitions(cast("Any", SimpleNamespace(counters=FetchCounters())), cast("Any", None), lambda _: None)
         self.flows = Flows(self.time)
         self._partitions = cast("OwnedPartitions", self.flows)
         #: Events that came, with their times.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,6 +18,7 @@ from consumerd.member.consumer.sinks import PlainHandler
 from consumerd.member.consumer.start_offsets import REFUSED_PAUSE, RETRY_PAUSE, Start, StartFinder
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.listener import FetchCounters
+from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import NO_NOTES, CommitResult, Trace
 from consumerd.net.client.errors import error_of, topic_error
@@ -170,7 +171,7 @@ class Setup:
         self.pool = Pool()
         self.finder = StartFinder(
             changed(ConsumerSettings("g", "g_a", StaticSubscription({"t": 1})), **settings),
-            self.pool,
+            cast("FetchPool", self.pool),
             self.store,
             PlainHandler(self.sink),
             Fence(self.lease, self.clock, 0.5),

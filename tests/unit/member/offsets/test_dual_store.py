@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,11 +12,10 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Check, Create, Delete
 from consumerd.member.offsets.choice import NoOffsets, OffsetSettings, make_store
-from consumerd.member.offsets.claimed_store import ClaimedStore
 from consumerd.member.offsets.dual_store import DualOffsetStore
 from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
 from consumerd.member.offsets.guards import GuardFailure, OwnedGuard, VacantGuard
-from consumerd.member.offsets.kafka_store import KafkaOffsetStore
+from consumerd.member.offsets.kafka_store import ClaimedStore, KafkaOffsetStore
 from consumerd.member.offsets.store import (
     NO_NOTES,
     CommitResult,
@@ -215,20 +214,29 @@ async def test_reports_changes_in_either_store() -> None:
     assert await DualOffsetStore(GROUP, first, second, "Kafka").changed([A, B, C]) == {A, B}
 
 
-async def test_checks_claims_before_commit_to_kafka(server: MemoryZooKeeper, zk: MemorySession) -> None:
+def claimed_store(zk: MemorySession, inner: Memory, monkeypatch: pytest.MonkeyPatch) -> ClaimedStore:
+    """A store of claimed partitions whose commits to Kafka go to `inner`."""
+
+    async def commit(
+        _: KafkaOffsetStore, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes
+    ) -> CommitResult:
+        del session_id
+        return await inner.commit(positions, session_id=7, notes=notes)
+
+    monkeypatch.setattr(KafkaOffsetStore, "commit", commit)
+    return ClaimedStore(cast("Any", None), GROUP, zk)
+
+
+async def test_checks_claims_before_commit_to_kafka(
+    server: MemoryZooKeeper, zk: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with server.session() as peer:
         claim(server, zk, A)
         claim(server, peer, B)
         inner = Memory({C: 4})
         session_id = zk.session_id
 
-        class Inner(Memory):
-            async def commit(
-                self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
-            ) -> CommitResult:
-                return await inner.commit(positions, session_id=7)
-
-        store = ClaimedStore(zk, GROUP, Inner())
+        store = claimed_store(zk, inner, monkeypatch)
         assert await store.commit({A: 1, B: 2, C: 3}, session_id=session_id) == CommitResult(
             frozenset({A}), frozenset({B, C})
         )
@@ -239,19 +247,15 @@ async def test_checks_claims_before_commit_to_kafka(server: MemoryZooKeeper, zk:
         assert inner.commits == [{A: 1}]
 
 
-async def test_stops_member_when_group_has_coordinated_members(server: MemoryZooKeeper, zk: MemorySession) -> None:
+async def test_stops_member_when_group_has_coordinated_members(
+    server: MemoryZooKeeper, zk: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claim(server, zk, A)
     inner = Memory()
     inner.lost = {A}
-
-    class Inner(Memory):
-        async def commit(
-            self, positions: Mapping[TopicPartition, int], *, session_id: int, notes: Notes = NO_NOTES
-        ) -> CommitResult:
-            return await inner.commit(positions, session_id=7)
-
+    store = claimed_store(zk, inner, monkeypatch)
     with pytest.raises(OffsetsHeldError, match="to Kafka for group 'g': a group of this name has other members"):
-        await ClaimedStore(zk, GROUP, Inner()).commit({A: 1, B: 2}, session_id=zk.session_id)
+        await store.commit({A: 1, B: 2}, session_id=zk.session_id)
 
 
 async def test_stores_nothing_where_offsets_are_not_kept() -> None:
@@ -276,17 +280,6 @@ async def test_first_of_two_stores_is_the_one_that_knows_owners(claimed: bool, s
 async def test_claims_need_a_session_where_offsets_are_in_kafka() -> None:
     with pytest.raises(ValueError, match="claimed in ZooKeeper need a session"):
         make_store(OffsetSettings(storage="kafka"), GROUP, client=object(), claimed=True)  # type: ignore[arg-type]
-
-
-async def test_store_of_claimed_partitions_reads_as_its_store() -> None:
-    inner = Memory({A: 1, B: 2})
-    inner.rewritten, inner.keeps_for = {B}, 60.0
-    async with MemoryZooKeeper().session() as zk:
-        store = ClaimedStore(zk, GROUP, inner)
-        assert await store.load([A, C]) == {A: 1}
-        assert await store.peek([B, C]) == {B: 2}
-        assert await store.changed([A, B]) == {B}
-        assert store.keeps_for == 60.0
 
 
 async def test_logs_offsets_that_differ_between_stores() -> None:

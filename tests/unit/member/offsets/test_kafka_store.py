@@ -11,6 +11,7 @@ import pytest
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
+from consumerd.base.settings.group import CommitSection
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.member.offsets.metadata import OffsetNotes
@@ -82,8 +83,8 @@ class Cluster:
         return cast("dict[str, Any]", answer)
 
 
-def store(cluster: Cluster, *args: Any, **options: Any) -> KafkaOffsetStore:
-    return KafkaOffsetStore(cast("ClusterClient", cluster), "g", *args, **options)
+def store(cluster: Cluster, membership: Any = None, **options: Any) -> KafkaOffsetStore:
+    return KafkaOffsetStore(cast("ClusterClient", cluster), "g", membership, CommitSection(**options))
 
 
 def told(code: int, **fields: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -21,6 +21,7 @@ from consumerd.member.offsets.store import (
     UnclaimedZooKeeperOffsetStore,
     ZooKeeperOffsetStore,
 )
+from consumerd.net.cluster.topic_nodes import TopicNodes
 from consumerd.net.zk.errors import (
     BadVersion,
     ConnectionLost,
@@ -797,7 +798,7 @@ async def test_commit_that_arrived_after_the_topic_was_created_again_is_of_the_f
     path = offset_path(GROUP, partition)
     server.put(path, b"50")
     async with server.session() as zk:
-        store = ZooKeeperOffsetStore(zk, GROUP, topics=creations)
+        store = ZooKeeperOffsetStore(zk, GROUP, topics=cast("TopicNodes", creations))
         await store.load([partition])
         assert store.log(partition).zxid == server.tree.stat(path).modified_zxid
         topic = recreate_topic(server, creations)
@@ -825,7 +826,7 @@ async def test_first_commit_of_a_position_in_a_younger_topic_creates_the_node_ag
         server.put(offset_path(GROUP, partition), b"50")
     async with server.session() as zk:
         claim(server, zk, [ours, other])
-        store = ZooKeeperOffsetStore(zk, GROUP, topics=creations)
+        store = ZooKeeperOffsetStore(zk, GROUP, topics=cast("TopicNodes", creations))
         await store.load([ours, other])
         former = server.tree.stat("/").created_zxid
         topic = recreate_topic(server, creations)
@@ -870,7 +871,7 @@ async def test_node_that_is_written_meanwhile_is_created_again_over_the_commit_o
     server.put(path, b"50")
     async with server.session() as zk:
         claim(server, zk, [partition])
-        store = ZooKeeperOffsetStore(zk, GROUP, topics=creations)
+        store = ZooKeeperOffsetStore(zk, GROUP, topics=cast("TopicNodes", creations))
         await store.load([partition])
         topic = recreate_topic(server, creations)
         server.put(path, b"60")

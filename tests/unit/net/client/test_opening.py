@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -236,7 +236,7 @@ async def test_authenticates_first_where_a_broker_closes_the_connection_on_every
 ) -> None:
     broker = Broker(says)
     broker.closed_to_strangers = True
-    opener = ChannelOpener(broker.connect, ClientSettings(), SystemClock(), authenticate=ticket)
+    opener = ChannelOpener(broker.connect, ClientSettings(), SystemClock(), authenticate=cast("Any", ticket))
     if isinstance(result, str):
         with pytest.raises(BrokerError, match=result):
             await opener.open("h", 9)
@@ -278,7 +278,7 @@ async def test_suggests_sasl_when_broker_closes_on_first_request() -> None:
         assert str(caught.value) == f"the broker hung up{hint}"
         assert caught.value.blamed
     channel = await ChannelOpener(
-        Broker(with_sasl).connect, ClientSettings(), SystemClock(), authenticate=Ticket()
+        Broker(with_sasl).connect, ClientSettings(), SystemClock(), authenticate=cast("Any", Ticket())
     ).open("h", 1)
     with pytest.raises(ConnectionClosedError, match=r"hung up$"):  # it is one, and we are authenticated
         await channel.call(LIST_GROUPS, ALL_GROUPS, version=0)
