@@ -118,9 +118,7 @@ class Channel:
         """
         version = self.versions.pick(api) if version is None else version
         correlation_id, frame = self._frame(api, version, body)
-        await self._wait_out_silence()
-        if self._session is not None and not self.closed:
-            await self._session.admit()
+        await self._admitted()
         try:
             data = await self._connection.request(frame, max_response=max_response, timeout=timeout)
         except ConnectionClosedError as error:
@@ -232,9 +230,7 @@ class Channel:
         """Send a request that has no answer (Produce with acks 0). Raises as `call`; a refusal ends the connection."""
         version = self.versions.pick(api) if version is None else version
         _, frame = self._frame(api, version, body)
-        await self._wait_out_silence()
-        if self._session is not None and not self.closed:
-            await self._session.admit()
+        await self._admitted()
         await self._connection.send(frame)
 
     def _frame(self, api: Api[RequestT, Any], version: int, body: RequestT | PreparedRequest[Any]) -> tuple[int, bytes]:
@@ -254,9 +250,12 @@ class Channel:
             )
         return correlation_id, frame
 
-    async def _wait_out_silence(self) -> None:
+    async def _admitted(self) -> None:
+        """Return when a request may be sent."""
         if (left := self._silent_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(left)
+        if self._session is not None and not self.closed:
+            await self._session.admit()
 
     def now(self) -> float:
         """The time on its clock."""

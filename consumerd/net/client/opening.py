@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from consumerd.base.version import __version__
 from consumerd.net.client.channel import Channel
@@ -31,24 +31,12 @@ from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions, versions_
 
 if TYPE_CHECKING:
     from consumerd.base.ports import Clock
+    from consumerd.net.client.sasl import SaslAuthenticator
     from consumerd.wire.v08.message_types import ApiVersionsRequest, ListGroupsRequest
 
 
 #: Opens a connection to (host, port). Raises ConnectError.
 Connect = Callable[[str, int], Awaitable[BrokerConnection]]
-
-
-class Authenticate(Protocol):
-    """Authenticates a new channel."""
-
-    @property
-    def speaks_first(self) -> bool:
-        """Whether it can authenticate before API_VERSIONS, as brokers of 0.9 require."""
-        ...
-
-    async def __call__(self, channel: Channel) -> None:
-        """Authenticate `channel`. Raises AuthenticationError, BrokerError."""
-        ...
 
 
 _SOFTWARE: Final[ApiVersionsRequest] = {"client_software_name": "consumerd", "client_software_version": __version__}
@@ -77,7 +65,7 @@ class ChannelOpener:
         settings: ClientSettings,
         clock: Clock,
         *,
-        authenticate: Authenticate | None = None,
+        authenticate: SaslAuthenticator | None = None,
         remembered: dict[tuple[str, int], tuple[BrokerRelease, float]] | None = None,
     ) -> None:
         self._connect = connect

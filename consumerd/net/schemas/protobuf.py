@@ -11,6 +11,8 @@ from typing import Any, Final
 from consumerd.base.errors import reason_of
 from consumerd.net.schemas.errors import DecodeError
 from consumerd.net.schemas.registry import RegisteredSchema
+from consumerd.wire.errors import CorruptMessageError
+from consumerd.wire.v08.records.varint import read_varlong
 
 #: Numbers in the path to a message type.
 _MOST_NESTED: Final = 100
@@ -86,26 +88,17 @@ def _binary(text: str) -> bytes:
 
 def _path(data: bytes, at: int) -> tuple[tuple[int, ...], int]:
     """Return the path to a message type of Protobuf, and where it ends. Raises DecodeError."""
-    count, at = _varint(data, at)
-    if not 0 <= count <= _MOST_NESTED:
-        raise DecodeError("the path to its message type has an invalid length")
     path = []
-    for _ in range(count):
-        number, at = _varint(data, at)
-        path.append(number)
+    try:
+        count, at = read_varlong(data, at)
+        if not 0 <= count <= _MOST_NESTED:
+            raise DecodeError("the path to its message type has an invalid length")
+        for _ in range(count):
+            number, at = read_varlong(data, at)
+            path.append(number)
+    except (IndexError, CorruptMessageError):
+        raise DecodeError("the path to its message type is truncated") from None
     return tuple(path) or (0,), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number in zigzag encoding, and where it ends."""
-    number = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-    raise DecodeError("the path to its message type is truncated")
 
 
 def _add_well_known(pool: Any, name: str, added: set[str]) -> None:
