@@ -297,8 +297,8 @@ def _local_folders(root: str) -> Iterator[ArchiveFolder | ArchiveFinding]:
                 yield _unreadable(tar, error.strerror or reason_of(error))
             else:
                 yield from _folders_in(source)
-    for error in refused:
-        yield _unreadable(str(error.filename or root), error.strerror or str(error))
+    for refusal in refused:
+        yield _unreadable(str(refusal.filename or root), refusal.strerror or str(refusal))
 
 
 def _remote_folders(url: str) -> Iterator[ArchiveFolder | ArchiveFinding]:

@@ -120,7 +120,7 @@ def test_reports_a_bad_message_and_reads_the_next_one(
     first, flaw, last, final = messages(read(HELLO + message + HELLO * 2, 100, resync=resync))
     assert isinstance(flaw, Flaw)
     assert flaw[:3] == (kind, 115, 115 + len(message))
-    assert flaw[4:] == (magic, codec, crc_ok, raw)
+    assert flaw[4:8] == (magic, codec, crc_ok, raw)
     assert "115" in flaw.problem
     assert first[3] == last[3] == final[3] == b"hello"
 
@@ -154,7 +154,7 @@ def test_reports_a_torn_or_nonsensical_end(
     _, last = messages(read(HELLO + tail, 100, window=window, resync=resync, limits=DecodeLimits(1000)))
     assert isinstance(last, Flaw)
     assert last[:3] == (kind, 115, 115 + len(tail))
-    assert last[4:] == (None, None, False, b"")
+    assert last[4:8] == (None, None, False, b"")
     assert last.problem.startswith(problem)
 
 
@@ -248,7 +248,9 @@ def test_messages_of_magic_0_come_in_runs_too() -> None:
 
 def test_reports_damage_of_the_container_as_one_flaw() -> None:
     found = list(read_runs(Dribble(HELLO + HELLO[:5], breaks=True), 0))
-    assert found[-1] == Flaw(FlawKind.ARCHIVE, 15, 20, "the message at offset 15 is cut off: the rest is gone")
+    assert found[-1] == Flaw(
+        FlawKind.ARCHIVE, 15, 20, "the message at offset 15 is cut off: the rest is gone", length=11
+    )
     found = list(read_runs(Dribble(HELLO * 2, breaks=True), 0))
     assert found[-1] == Flaw(FlawKind.ARCHIVE, 30, 30, "the segment is truncated at offset 30: the rest is gone")
     assert sum(isinstance(item, Flaw) for item in found) == 1

@@ -80,4 +80,4 @@ def test_flaws_of_messages_and_of_other_stretches() -> None:
 
 
 def test_flaw_without_a_message_has_neither_a_payload_nor_a_checked_crc() -> None:
-    assert Flaw(FlawKind.TORN, 5, 9, "torn")[4:] == (None, None, False, b"")
+    assert Flaw(FlawKind.TORN, 5, 9, "torn")[4:8] == (None, None, False, b"")
