@@ -25,7 +25,7 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 class TopicPartition(NamedTuple):
     """One partition of one topic (in 0.7, on one broker): the unit of ownership, order and offsets.
 
-    Tuples compare numerically; for the order of 0.7's rebalance, sort by `name`.
+    Tuples compare numerically; for the order of 0.7's rebalance, sort by `name`, or `order`.
     """
 
     topic: str
@@ -36,6 +36,10 @@ class TopicPartition(NamedTuple):
     def name(self) -> str:
         """`broker-partition`, or the number alone, as in the znodes of owners and offsets."""
         return str(self.partition) if self.broker == NO_BROKER else f"{self.broker}-{self.partition}"
+
+    def order(self) -> tuple[str, int, str]:
+        """The sort key by topic and then, in 0.7, by name, as of 0.7's rebalance; by number since 0.8."""
+        return self.topic, self.partition if self.broker == NO_BROKER else -1, self.name
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.name}"

@@ -201,7 +201,7 @@ class V07Groups(GroupNodes):
         registered = await self.topics(topics) if topics else snapshot.topics
         found = {partition for topic, counts in registered.items() for partition in partitions_of(topic, counts)}
         found |= {partition for partition in snapshot.view.offsets if not topics or partition.topic in topics}
-        return sorted(found, key=lambda partition: (partition.topic, partition.name))
+        return sorted(found, key=TopicPartition.order)
 
     async def diagnosis_input(self, group: str) -> DiagnosisInput:
         snapshot = await self.snapshot(group)

@@ -37,8 +37,8 @@ def format_text(offsets: Mapping[str, Mapping[TopicPartition, int | None]]) -> s
         return "".join(
             f"{offset_path(group, partition)}:{offset}\n"
             for group in sorted(offsets)
-            for partition, offset in _ordered(offsets[group])
-            if offset is not None
+            for partition in sorted(offsets[group], key=TopicPartition.order)
+            if (offset := offsets[group][partition]) is not None
         )
     except RegistryError as error:
         raise OffsetFileError(f"{error}, so it cannot be exported as text: use --format json") from None
@@ -49,8 +49,8 @@ def format_json(offsets: Mapping[str, Mapping[TopicPartition, int | None]], **mo
     groups: dict[str, dict[str, dict[str, int | None]]] = {}
     for group in sorted(offsets):
         topics = groups.setdefault(group, {})
-        for partition, offset in _ordered(offsets[group]):
-            topics.setdefault(partition.topic, {})[partition.name] = offset
+        for partition in sorted(offsets[group], key=TopicPartition.order):
+            topics.setdefault(partition.topic, {})[partition.name] = offsets[group][partition]
     return json.dumps({"groups": groups, **more}, indent=2) + "\n"
 
 
@@ -82,14 +82,6 @@ def write_durably(path: Path, text: str, files: SystemFiles | None = None) -> No
         raise OffsetFileError(f"{path} cannot be written: {error.strerror}") from error
     if not created:
         raise OffsetFileError(f"{path} already exists: name another file")
-
-
-def _ordered(partitions: Mapping[TopicPartition, int | None]) -> list[tuple[TopicPartition, int | None]]:
-    def order(item: tuple[TopicPartition, int | None]) -> tuple[str, int, str]:
-        partition = item[0]
-        return partition.topic, partition.partition if partition.broker == NO_BROKER else -1, partition.name
-
-    return sorted(partitions.items(), key=order)
 
 
 def _parse_json(text: str, source: str) -> GroupOffsets:

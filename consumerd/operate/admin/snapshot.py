@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
 from consumerd.base.errors import NotFoundError
@@ -33,26 +32,29 @@ Topics = dict[str, dict[int, int]]
 _CHILDREN = frozenset({"ids", "owners", "offsets"})
 
 
+@dataclass(slots=True)
 class GroupSnapshot(ABC):
     """A snapshot of a group of either dialect."""
 
-    __slots__ = ()
     dialect: ClassVar[Dialect]
     view: GroupView
+    _: KW_ONLY
     #: Children of the group's node in ZooKeeper that its dialect does not have.
-    foreign: list[str]
+    foreign: list[str] = field(default_factory=list)
     #: Of groups that a broker coordinates: Stable, Empty, ...
     state: str = ""
     #: The offsets that a group in ZooKeeper committed to a broker instead (`offsets.storage=kafka` of old consumers).
-    at_broker: Mapping[TopicPartition, int] = MappingProxyType({})
+    at_broker: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: Why it is not known whether brokers keep offsets of a group in ZooKeeper; "" where it is.
     kept_unknown: str = ""
     #: The texts that were committed with offsets (`commit.metadata`), where a broker keeps these and there is one.
-    metadata: Mapping[TopicPartition, str] = MappingProxyType({})
+    metadata: Mapping[TopicPartition, str] = field(default_factory=dict)
+    #: The leader epochs that were committed with offsets (brokers since 2.1), where there is one.
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: The type of a group that brokers do not describe (share, streams), in lower case; "" for others.
     group_type: str = ""
     #: Consumer id -> who and where the member is, where a broker tells it.
-    clients: Mapping[str, str] = MappingProxyType({})
+    clients: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def by_broker(self) -> bool:
@@ -72,9 +74,11 @@ class GroupSnapshot(ABC):
     def wanted(self) -> set[TopicPartition]:
         """All partitions of subscribed topics."""
 
-    @abstractmethod
     def partitions(self) -> list[TopicPartition]:
-        """All partitions of subscribed topics, and those owned or committed, in order."""
+        """All partitions of subscribed topics, and those owned or committed, in the dialect's order."""
+        view = self.view
+        found = {*view.owners, *view.claims, *view.offsets, *self.at_broker, *self.wanted()}
+        return sorted(found, key=TopicPartition.order)
 
     @abstractmethod
     def exists(self, partition: TopicPartition) -> bool:
@@ -102,7 +106,9 @@ class GroupSnapshot(ABC):
 
     def log(self, partition: TopicPartition) -> LogId:
         """What was committed of the log that the partition's offset is of."""
-        return parse_metadata(self.metadata.get(partition)).log
+        noted = parse_metadata(self.metadata.get(partition)).log
+        epoch = self.epochs.get(partition)
+        return noted if epoch is None else noted._replace(leader_epoch=epoch)
 
     @property
     def rule_words(self) -> str:
@@ -137,6 +143,8 @@ class GroupSnapshot(ABC):
 
     def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
         """The stat of the partition's owner node, readable or not; None where there is none."""
+        if self.by_broker:  # whose groups may have names that no node can have
+            return None
         claim = self.view.claims.get(partition)
         return self.view.stats.get(owner_path(self.group, partition) if claim is None else claim.path)
 
@@ -145,11 +153,13 @@ class GroupSnapshot(ABC):
         return self.view.offsets.get(partition, self.at_broker.get(partition))
 
     def owner_name(self, partition: TopicPartition) -> str | None:
-        """The owner as its node names it; None where no owner is known."""
+        """The owner as its node names it, with its stream where members have several; None where none is known."""
         owner, claim = self.view.owners.get(partition), self.view.claims.get(partition)
         if claim is not None:
             return claim.text
-        return None if owner is None else format_owner(*owner)
+        if owner is None:
+            return None
+        return owner[0] if self.by_broker else format_owner(*owner)
 
 
 @dataclass(slots=True)
@@ -157,10 +167,8 @@ class V07GroupSnapshot(GroupSnapshot):
     """The state of a group of 0.7. `topics`: those that exist and that members subscribe to, own or committed."""
 
     dialect: ClassVar[Dialect] = Dialect.V07
-    view: GroupView
     topics: Topics
     brokers: Mapping[int, RegisteredBroker] = field(default_factory=dict)
-    foreign: list[str] = field(default_factory=list)
 
     @property
     def subscribed(self) -> Topics:
@@ -189,11 +197,6 @@ class V07GroupSnapshot(GroupSnapshot):
     def wanted(self) -> set[TopicPartition]:
         return {each for topic, brokers in self.subscribed.items() for each in partitions_of(topic, brokers)}
 
-    def partitions(self) -> list[TopicPartition]:
-        """All partitions of subscribed topics, and those owned or committed, in 0.7's order of names."""
-        found = {*self.view.owners, *self.view.claims, *self.view.offsets, *self.wanted()}
-        return sorted(found, key=lambda partition: (partition.topic, partition.name))
-
 
 async def read_v07_snapshot(zk: ZooKeeper, group: str, *, brokers: bool = True) -> V07GroupSnapshot:
     """Take a snapshot. Raises NotFoundError for an unknown group, DialectError for brokers of 0.8+ (if `brokers`)."""
@@ -208,7 +211,7 @@ async def read_v07_snapshot(zk: ZooKeeper, group: str, *, brokers: bool = True) 
         view,
         topics,
         await cluster.read_brokers() if brokers else {},
-        await foreign_children(zk, group),
+        foreign=await foreign_children(zk, group),
     )
 
 

@@ -9,17 +9,16 @@ likes, and there is nothing to compare with.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import ClassVar, NamedTuple
 
-from consumerd.base.partition import LogId, TopicPartition
-from consumerd.base.ports import NodeStat, ZooKeeper
+from consumerd.base.partition import TopicPartition
+from consumerd.base.ports import ZooKeeper
 from consumerd.group.assignment import Assignment
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.member.offsets.kafka_store import CommittedOffset
-from consumerd.net.cluster.groups import GroupView
 from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.operate.admin.snapshot import GroupSnapshot, foreign_children, named_topics
 from consumerd.wire.registry.dialect import Dialect
@@ -71,23 +70,13 @@ class V08GroupSnapshot(GroupSnapshot):
     """The state of a group. `topics`: those that exist and that members subscribe to, own or committed offsets of."""
 
     dialect: ClassVar[Dialect] = Dialect.V08
-    view: GroupView
     topics: Numbers
     coordinator: CoordinatorKind = CoordinatorKind.ZOOKEEPER
-    state: str = ""
     #: Of groups that a broker coordinates: how their leader assigns.
     assignor: str = ""
     #: Where the coordinator assigns by itself (the consumer protocol of 4.x): members that are yet to move to their
     #: assignment. None where a member assigns.
     moving: list[str] | None = None
-    at_broker: dict[TopicPartition, int] = field(default_factory=dict)
-    kept_unknown: str = ""
-    metadata: dict[TopicPartition, str] = field(default_factory=dict)
-    #: The leader epochs that were committed with offsets (brokers since 2.1), where there is one.
-    epochs: dict[TopicPartition, int] = field(default_factory=dict)
-    clients: dict[str, str] = field(default_factory=dict)
-    foreign: list[str] = field(default_factory=list)
-    group_type: str = ""
 
     @property
     def by_broker(self) -> bool:
@@ -103,11 +92,6 @@ class V08GroupSnapshot(GroupSnapshot):
             for topic, numbers in self.topics.items()
             if any(member.streams_for(topic) for member in wanted)
         }
-
-    def log(self, partition: TopicPartition) -> LogId:
-        noted = GroupSnapshot.log(self, partition)
-        epoch = self.epochs.get(partition)
-        return noted if epoch is None else noted._replace(leader_epoch=epoch)
 
     def plans(self) -> dict[str, Assignment]:
         """Return the expected owners of partitions, by each rule that the members may follow."""
@@ -162,23 +146,6 @@ class V08GroupSnapshot(GroupSnapshot):
 
     def wanted(self) -> set[TopicPartition]:
         return {TopicPartition.numbered(topic, each) for topic, numbers in self.subscribed.items() for each in numbers}
-
-    def partitions(self) -> list[TopicPartition]:
-        """All partitions of subscribed topics, and those owned or committed, in the order of their numbers."""
-        return sorted({*self.view.owners, *self.view.claims, *self.view.offsets, *self.at_broker, *self.wanted()})
-
-    def owner_stat(self, partition: TopicPartition) -> NodeStat | None:
-        """The stat of the partition's owner node; None where there is none, as where a broker coordinates."""
-        if self.by_broker:  # whose groups may have names that no node can have
-            return None
-        return GroupSnapshot.owner_stat(self, partition)
-
-    def owner_name(self, partition: TopicPartition) -> str | None:
-        """The owner, with its stream where members have several."""
-        owner = self.view.owners.get(partition)
-        if owner is not None and self.by_broker:
-            return owner[0]
-        return GroupSnapshot.owner_name(self, partition)
 
 
 def numbers_of(assignments: Mapping[str, Iterable[int]]) -> Numbers:

@@ -132,7 +132,7 @@ def at_broker(state: str = "Stable", owned: int = 4, offset: int = 10) -> Diagno
     view.owners = {} if state != "Stable" else dict.fromkeys(T[:owned], ("c-1", 0))
     view.offsets = dict.fromkeys(T, offset)
     snapshot = V08GroupSnapshot(
-        view, {"t": (0, 1, 2, 3)}, CoordinatorKind.BROKER, state, "range", clients={"c-1": "billing at 10.0.0.1"}
+        view, {"t": (0, 1, 2, 3)}, CoordinatorKind.BROKER, "range", state=state, clients={"c-1": "billing at 10.0.0.1"}
     )
     topics = {"t": {number: PartitionView((0,), 0, (0,)) for number in range(4)}}
     return DiagnosisInput(snapshot, dict.fromkeys(T, LogRange(0, 100)), 0.0, topics)
