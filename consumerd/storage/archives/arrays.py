@@ -16,7 +16,7 @@ DIFFERENCES: Final = "DELTA_BINARY_PACKED"
 _NO_VALUES: Final = BinaryBuffers(b"", bytes(4), b"")
 
 
-def array_of(arrow: Any, kind: Any, count: int, validity: bytes, *buffers: bytes) -> Any:
+def array_of(arrow: Any, kind: Any, count: int, validity: bytes, *buffers: bytes | bytearray) -> Any:
     """An array of the type `kind`; `validity` is empty where nothing is null."""
     held = map(arrow.py_buffer, buffers)
     return arrow.Array.from_buffers(kind, count, [arrow.py_buffer(validity) if validity else None, *held])

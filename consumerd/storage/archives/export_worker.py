@@ -158,9 +158,9 @@ class _Segment:
         if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and self._touches(item):
             self._refuse(item.problem)
         if item.kind in MESSAGE_FLAWS and self._is_wanted(item):
-            self._covers(item)
-            if options.on_corrupt is OnCorrupt.KEEP:
-                self._rows += 1
+            keep = options.on_corrupt is OnCorrupt.KEEP
+            self._covers(item.offset, item.next_offset, int(keep))
+            if keep:
                 self._into().add_flaw(item)
 
     def take_batch(self, item: StoredBatch | SegmentFlaw, left_out: UncommittedRanges) -> None:
@@ -176,7 +176,7 @@ class _Segment:
         if item.kind is not FlawKind.TORN and options.on_corrupt is OnCorrupt.FAIL and not beyond:
             self._refuse(item.problem)
         if item.kind in MESSAGE_FLAWS and options.on_corrupt is OnCorrupt.KEEP and not beyond:
-            self._covers_rows(item.offset, item.offset, 1)
+            self._covers(item.offset, item.offset, 1)
             self._into_records().add_flaw(item)
 
     def _take_records(self, item: StoredBatch) -> None:
@@ -190,10 +190,10 @@ class _Segment:
         if low < stop:
             whole = not offsets
             start, end = (item.offset, item.next_offset) if whole else (offsets[low], offsets[stop - 1] + 1)
-            self._covers_rows(start, end, stop - low)
+            self._covers(start, end, stop - low)
             self._into_records().add(item, low, stop)
 
-    def _covers_rows(self, start: int, end: int, rows: int) -> None:
+    def _covers(self, start: int, end: int, rows: int) -> None:
         if self._start is None:
             self._start = start
         self._end = max(self._end, end)
@@ -202,12 +202,11 @@ class _Segment:
     def _into_records(self) -> RecordWriter:
         """The writer of records, made with the first row."""
         if self._records is None:
-            origin = self._begin()
-            assert self._file is not None
+            file, origin = self._begin()
             if self._options.format is ExportFormat.PARQUET:
-                self._records = ParquetRecords(self._file, origin, self._options.compression)
+                self._records = ParquetRecords(file, origin, self._options.compression)
             else:
-                self._records = NdjsonRecords(self._file, origin, base64=self._options.base64)
+                self._records = NdjsonRecords(file, origin, base64=self._options.base64)
         return self._records
 
     def _refuse(self, problem: str) -> NoReturn:
@@ -221,17 +220,15 @@ class _Segment:
             for run in messages.as_runs():
                 self._take_run(run)
             return
-        self._covers(messages)
-        if rows := len(messages.payloads):
-            self._rows += rows
+        self._covers(messages.offset, messages.next_offset, len(messages.payloads))
+        if messages.payloads:
             self._into().add_indexed(messages)
 
     def _take_run(self, item: ArchivedRun) -> None:
         run = within(item, self._options.first, self._options.last)
         if run is not None:
-            self._covers(run)
+            self._covers(run.offset, run.next_offset, len(run.payloads))
             if run.payloads:
-                self._rows += len(run.payloads)
                 self._into().add_run(run)
 
     def _touches(self, flaw: Flaw) -> bool:
@@ -243,25 +240,19 @@ class _Segment:
     def _is_wanted(self, flaw: Flaw) -> bool:
         return flaw.offset >= self._options.first and (self._options.last is None or flaw.offset < self._options.last)
 
-    def _covers(self, item: ArchivedRun | IndexedMessages | Flaw) -> None:
-        if self._start is None:
-            self._start = item.offset
-        self._end = item.next_offset
-
-    def _begin(self) -> RowOrigin:
+    def _begin(self) -> tuple[PartialFile, RowOrigin]:
         """The file, made with the first row."""
         self._file = PartialFile(self._folder, self._options, self._files)
-        return RowOrigin(self._name, self._summary.source)
+        return self._file, RowOrigin(self._name, self._summary.source)
 
     def _into(self) -> RowWriter:
         """The writer, made with the first row."""
         if self._writer is None:
-            origin = self._begin()
-            assert self._file is not None
+            file, origin = self._begin()
             if self._options.format is ExportFormat.PARQUET:
-                self._writer = ParquetRows(self._file, origin, self._options.compression)
+                self._writer = ParquetRows(file, origin, self._options.compression)
             else:
-                self._writer = NdjsonWriter(self._file, origin, base64=self._options.base64)
+                self._writer = NdjsonWriter(file, origin, base64=self._options.base64)
         return self._writer
 
     def finish(self) -> SegmentExported:

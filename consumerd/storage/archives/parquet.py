@@ -8,13 +8,14 @@ Columns with few values are passed as dictionaries, which cost next to nothing p
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from consumerd.storage.archives.arrays import DIFFERENCES, joined, same_values
+from consumerd.storage.archives.arrays import DIFFERENCES, MOST_BYTES, array_of, joined, same_values
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.ndjson import ByteSink
 from consumerd.storage.archives.options import ExportCompression
@@ -25,13 +26,8 @@ from consumerd.wire.v07 import Codec
 #: A row group ends at the first of these.
 GROUP_ROWS = 1 << 17
 GROUP_BYTES = 64 << 20
-#: No column of bytes can be larger.
-_MOST_BYTES = 0x7FFFFFFF
-
 #: The names that a cell of `codec` is an index of; None where it is unknown.
 _CODECS = [codec.name.lower() for codec in Codec]
-#: Columns worth a dictionary inside of the file.
-_FEW_VALUES = ["topic", "broker", "partition", "index", "codec", "magic", "problem", "source"]
 
 
 def require_parquet() -> None:
@@ -39,28 +35,74 @@ def require_parquet() -> None:
     extra("pyarrow.parquet", "writing Parquet")
 
 
-class ParquetRows:
-    """See `consumerd.storage.archives.rows.RowWriter`. Memory: one row group and its columns."""
+class ParquetGroups(ABC):
+    """The rows of one segment in row groups. Memory: one row group and its columns."""
 
-    def __init__(self, sink: ByteSink, origin: RowOrigin, compression: ExportCompression) -> None:
+    def __init__(
+        self,
+        sink: ByteSink,
+        origin: RowOrigin,
+        compression: ExportCompression,
+        fields: Callable[[Any], list[Any]],
+        *,
+        few: Collection[str],
+        large: Collection[str],
+        growing: Collection[str],
+    ) -> None:
+        """`fields`: the columns of contents, of `pyarrow`. `few`: columns worth a dictionary inside of the file.
+
+        `large`: those without statistics. `growing`: those whose values grow from row to row.
+        """
         self._arrow: Any = extra("pyarrow", "writing Parquet")
         parquet: Any = extra("pyarrow.parquet", "writing Parquet")
         self._origin = origin
-        self._schema = _schema(self._arrow)
+        self._schema = _schema(self._arrow, fields(self._arrow))
         self._writer = parquet.ParquetWriter(
             self._arrow.PythonFile(sink, mode="w"),
             self._schema,
             compression=str(compression),
-            use_dictionary=_FEW_VALUES,
-            write_statistics=[name for name in self._schema.names if name not in ("payload", "problem")],
-            column_encoding=dict.fromkeys(["offset", "next_offset"], DIFFERENCES),
+            use_dictionary=["topic", "broker", "partition", "index", "codec", "magic", "source", *few],
+            write_statistics=[name for name in self._schema.names if name not in large],
+            column_encoding=dict.fromkeys(growing, DIFFERENCES),
             store_schema=False,  # else the file would tell readers to restore the dictionaries
         )
         self._start_group()
 
     def _start_group(self) -> None:
-        self._rows = 0
-        self._bytes = 0
+        self._rows = self._bytes = 0
+
+    @abstractmethod
+    def _end_group(self) -> None:
+        """Write the rows since `_start_group`, of which there are some, by `_write_group`."""
+
+    def _write_group(self, columns: dict[str, Any]) -> None:
+        """Write a row group, whose columns but those of the origin are given, and start the next one."""
+        arrow, name, count = self._arrow, self._origin.name, self._rows
+        columns |= {
+            "topic": same_text(arrow, name.topic, count),
+            "broker": same_values(arrow, arrow.int32(), name.broker, count),
+            "partition": same_values(arrow, arrow.int32(), name.partition, count),
+            "source": same_text(arrow, self._origin.source, count),
+        }
+        self._start_group()
+        ordered = {field: columns[field] for field in self._schema.names}
+        self._writer.write_table(arrow.Table.from_pydict(ordered, schema=self._schema), row_group_size=count)
+
+    def finish(self) -> None:
+        if self._rows:
+            self._end_group()
+        self._writer.close()
+
+
+class ParquetRows(ParquetGroups):
+    """See `consumerd.storage.archives.rows.RowWriter`."""
+
+    def __init__(self, sink: ByteSink, origin: RowOrigin, compression: ExportCompression) -> None:
+        large, growing = ("payload", "problem"), ("offset", "next_offset")
+        super().__init__(sink, origin, compression, _fields, few=("problem",), large=large, growing=growing)
+
+    def _start_group(self) -> None:
+        super()._start_group()
         #: Columns that differ from row to row, of rows in a row; `_pending` are those after the last piece.
         self._pieces: list[_Columns] = []
         self._pending = _PendingRows()
@@ -104,11 +146,6 @@ class ParquetRows:
             pending.codecs.append(None if flaw.codec is None else int(flaw.codec))
             pending.magics.append(flaw.magic)
 
-    def finish(self) -> None:
-        if self._rows:
-            self._end_group()
-        self._writer.close()
-
     def _parts(self, count: int, fitting: Callable[[int, int, int], tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Cut messages 0 to `count` at the ends of row groups: yields the first number and the one behind the last.
 
@@ -137,7 +174,7 @@ class ParquetRows:
 
     def _end_group(self) -> None:
         self._seal()
-        arrow, origin, count = self._arrow, self._origin, self._rows
+        arrow, count = self._arrow, self._rows
         intact, problems = (
             same_values(arrow, arrow.bool_(), value=True, count=count),
             arrow.nulls(count, arrow.string()),
@@ -148,22 +185,8 @@ class ParquetRows:
             problems = arrow.array([flaw and flaw.problem for flaw in found], arrow.string())
         differing = _Columns(*(joined(arrow, column) for column in zip(*self._pieces, strict=True)))
         codecs = joined(arrow, [same_values(arrow, arrow.string(), name, 1) for name in _CODECS])
-        columns = {
-            "topic": same_text(arrow, origin.name.topic, count),
-            "broker": same_values(arrow, arrow.int32(), origin.name.broker, count),
-            "partition": same_values(arrow, arrow.int32(), origin.name.partition, count),
-            "offset": differing.offset,
-            "index": differing.index,
-            "next_offset": differing.next_offset,
-            "codec": arrow.DictionaryArray.from_arrays(differing.codec, codecs),
-            "magic": differing.magic,
-            "crc_ok": intact,
-            "payload": differing.payload,
-            "problem": problems,
-            "source": same_text(arrow, origin.source, count),
-        }
-        self._start_group()
-        self._writer.write_table(arrow.Table.from_pydict(columns, schema=self._schema), row_group_size=count)
+        codec = arrow.DictionaryArray.from_arrays(differing.codec, codecs)
+        self._write_group(differing._asdict() | {"codec": codec, "crc_ok": intact, "problem": problems})
 
 
 class _Columns(NamedTuple):
@@ -202,24 +225,20 @@ class _PendingRows:
 def _indexed(arrow: Any, messages: IndexedMessages, first: int, stop: int) -> _Columns:
     count = stop - first
     (validity, ends, data), offsets, indexes, nexts = messages.payloads.arrow(
-        first, stop, messages.offset, messages.next_offset, _MOST_BYTES, False
+        first, stop, messages.offset, messages.next_offset, MOST_BYTES, False
     )
     assert not validity
     codecs, magics = bytearray(), bytearray()
     for number, magic, codec in messages.kinds(first, stop):
         codecs += bytes((codec,)) * number
         magics += bytes((magic,)) * number
-
-    def column(kind: Any, *buffers: bytes | bytearray) -> Any:
-        return arrow.Array.from_buffers(kind, count, [None, *map(arrow.py_buffer, buffers)])
-
     return _Columns(
-        column(arrow.int64(), offsets),
-        column(arrow.int32(), indexes),
-        column(arrow.int64(), nexts),
-        column(arrow.int8(), codecs),
-        column(arrow.uint8(), magics),
-        column(arrow.binary(), ends, data),
+        array_of(arrow, arrow.int64(), count, b"", offsets),
+        array_of(arrow, arrow.int32(), count, b"", indexes),
+        array_of(arrow, arrow.int64(), count, b"", nexts),
+        array_of(arrow, arrow.int8(), count, b"", codecs),
+        array_of(arrow, arrow.uint8(), count, b"", magics),
+        array_of(arrow, arrow.binary(), count, b"", ends, data),
     )
 
 
@@ -236,14 +255,14 @@ def _fitting(payloads: list[bytes], first: int, stop: int, size: int) -> tuple[i
 def same_text(arrow: Any, text: str, count: int) -> Any:
     """A column of `count` equal texts."""
     # A third of the time of `repeat`, which appends one after the other.
-    indexes = arrow.Array.from_buffers(arrow.int8(), count, [None, arrow.py_buffer(bytes(count))])
+    indexes = array_of(arrow, arrow.int8(), count, b"", bytes(count))
     return arrow.DictionaryArray.from_arrays(indexes, same_values(arrow, arrow.string(), text, 1), safe=False)
 
 
 def identity_fields(arrow: Any) -> list[Any]:
     """The columns that say which message a row is, in every Parquet file of ours."""
     return [
-        arrow.field("topic", _few(arrow), nullable=False),
+        arrow.field("topic", few_values(arrow), nullable=False),
         arrow.field("broker", arrow.int32()),
         arrow.field("partition", arrow.int32(), nullable=False),
         arrow.field("offset", arrow.int64(), nullable=False),
@@ -252,19 +271,24 @@ def identity_fields(arrow: Any) -> list[Any]:
     ]
 
 
-def _few(arrow: Any) -> Any:
+def few_values(arrow: Any) -> Any:
+    """The type of a column of few texts."""
     return arrow.dictionary(arrow.int8(), arrow.string())
 
 
-def _schema(arrow: Any) -> Any:
-    few = _few(arrow)
+def _fields(arrow: Any) -> list[Any]:
+    return [arrow.field("payload", arrow.binary(), nullable=False)]
+
+
+def _schema(arrow: Any, fields: list[Any]) -> Any:
+    few = few_values(arrow)
     return arrow.schema(
         [
             *identity_fields(arrow),
             arrow.field("codec", few),
             arrow.field("magic", arrow.uint8()),  # a flaw's may be any byte
             arrow.field("crc_ok", arrow.bool_(), nullable=False),
-            arrow.field("payload", arrow.binary(), nullable=False),
+            *fields,
             arrow.field("problem", arrow.string()),
             arrow.field("source", few, nullable=False),
         ]

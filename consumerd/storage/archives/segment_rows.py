@@ -14,7 +14,6 @@ from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple, Protocol
 
 from consumerd.storage.archives.arrays import (
-    DIFFERENCES,
     MOST_BYTES,
     array_of,
     data_size,
@@ -25,7 +24,7 @@ from consumerd.storage.archives.arrays import (
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.ndjson import ByteSink
 from consumerd.storage.archives.options import ExportCompression
-from consumerd.storage.archives.parquet import GROUP_BYTES, GROUP_ROWS, identity_fields, same_text
+from consumerd.storage.archives.parquet import GROUP_BYTES, GROUP_ROWS, ParquetGroups, few_values
 from consumerd.storage.archives.rows import RowOrigin, json_frame
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
 from consumerd.wire.v08.records import RecordSet, TimestampType
@@ -126,31 +125,23 @@ class _Same(NamedTuple):
     problem: str | None
 
 
-class ParquetRecords:
-    """Row groups that end by rows, and by bytes behind a batch. Memory: one row group and its columns."""
+class ParquetRecords(ParquetGroups):
+    """Row groups end by rows, and by bytes behind a batch."""
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, compression: ExportCompression) -> None:
-        self._arrow: Any = extra("pyarrow", "writing Parquet")
         self._compute: Any = extra("pyarrow.compute", "writing Parquet")
-        parquet: Any = extra("pyarrow.parquet", "writing Parquet")
-        self._origin = origin
-        self._schema = _schema(self._arrow)
-        large = ("key", "payload", "problem", "headers")
-        self._writer = parquet.ParquetWriter(
-            self._arrow.PythonFile(sink, mode="w"),
-            self._schema,
-            compression=str(compression),
-            use_dictionary=[
-                "topic", "broker", "partition", "index", "codec", "magic", "leader_epoch", "timestamp_type", "source",
-            ],
-            write_statistics=[name for name in self._schema.names if name not in large],
-            column_encoding=dict.fromkeys(["offset", "next_offset", "timestamp"], DIFFERENCES),
-            store_schema=False,
-        )  # fmt: skip
-        self._start_group()
+        super().__init__(
+            sink,
+            origin,
+            compression,
+            _fields,
+            few=("leader_epoch", "timestamp_type"),
+            large=("key", "payload", "problem", "headers"),
+            growing=("offset", "next_offset", "timestamp"),
+        )
 
     def _start_group(self) -> None:
-        self._rows = self._bytes = 0
+        super()._start_group()
         #: Columns that differ from row to row, and what the rows have in common, with their number.
         self._pieces: list[_Columns] = []
         self._same: list[tuple[int, _Same]] = []
@@ -186,32 +177,19 @@ class ParquetRecords:
         if self._rows == GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._end_group()
 
-    def finish(self) -> None:
-        if self._rows:
-            self._end_group()
-        self._writer.close()
-
     def _end_group(self) -> None:
-        arrow, origin, count = self._arrow, self._origin, self._rows
+        arrow = self._arrow
         differing = _Columns(*(joined(arrow, pieces) for pieces in zip(*self._pieces, strict=True)))
         columns = {name: self._common(name) for name in _Same._fields} | differing._asdict()
         clocks = columns["timestamp_type"]
-        columns |= {
-            "topic": same_text(arrow, origin.name.topic, count),
-            "broker": same_values(arrow, arrow.int32(), origin.name.broker, count),
-            "partition": same_values(arrow, arrow.int32(), origin.name.partition, count),
-            "index": same_values(arrow, arrow.int32(), 0, count),
-            # Not where the next record is: that would depend on what compaction has left by now.
-            "next_offset": self._following(differing.offset, columns["crc_ok"]),
-            "source": same_text(arrow, origin.source, count),
-        }
+        columns["index"] = same_values(arrow, arrow.int32(), 0, self._rows)
+        # Not where the next record is: that would depend on what compaction has left by now.
+        columns["next_offset"] = self._following(differing.offset, columns["crc_ok"])
         if differing.timestamp.null_count:
             known, nothing = differing.timestamp.is_valid(), arrow.nulls(1, arrow.int8())[0]
             indices = self._compute.if_else(known, clocks.indices, nothing)
             columns["timestamp_type"] = arrow.DictionaryArray.from_arrays(indices, clocks.dictionary)
-        self._start_group()
-        ordered = {name: columns[name] for name in self._schema.names}
-        self._writer.write_table(arrow.Table.from_pydict(ordered, schema=self._schema), row_group_size=count)
+        self._write_group(columns)
 
     def _common(self, name: str) -> Any:
         """The column of a field of `_Same`."""
@@ -267,22 +245,13 @@ def _columns(arrow: Any, schema: Any, records: RecordSet, first: int, stop: int)
     )
 
 
-def _schema(arrow: Any) -> Any:
-    few = arrow.dictionary(arrow.int8(), arrow.string())
+def _fields(arrow: Any) -> list[Any]:
     header = arrow.struct([arrow.field("key", arrow.string()), arrow.field("value", arrow.binary())])
-    return arrow.schema(
-        [
-            *identity_fields(arrow),
-            arrow.field("codec", few),
-            arrow.field("magic", arrow.uint8()),
-            arrow.field("crc_ok", arrow.bool_(), nullable=False),
-            arrow.field("leader_epoch", arrow.int32()),
-            arrow.field("timestamp", arrow.timestamp("ms", tz="UTC")),
-            arrow.field("timestamp_type", few),
-            arrow.field("key", arrow.binary()),
-            arrow.field("payload", arrow.binary()),
-            arrow.field("headers", arrow.list_(arrow.field("element", header))),
-            arrow.field("problem", arrow.string()),
-            arrow.field("source", few, nullable=False),
-        ]
-    )
+    return [
+        arrow.field("leader_epoch", arrow.int32()),
+        arrow.field("timestamp", arrow.timestamp("ms", tz="UTC")),
+        arrow.field("timestamp_type", few_values(arrow)),
+        arrow.field("key", arrow.binary()),
+        arrow.field("payload", arrow.binary()),
+        arrow.field("headers", arrow.list_(arrow.field("element", header))),
+    ]

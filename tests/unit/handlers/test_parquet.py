@@ -337,6 +337,6 @@ def test_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_schema_is_that_of_an_export_where_columns_are_the_same() -> None:
     ours = parquet_rows.parquet_schema()
-    export = pyarrow.schema(importlib.import_module("consumerd.storage.archives.parquet")._schema(pyarrow))
+    export = pyarrow.schema(importlib.import_module("consumerd.storage.archives.parquet")._schema(pyarrow, []))
     common = ("topic", "broker", "partition", "offset", "index", "next_offset")
     assert [ours.field(name) for name in common] == [export.field(name) for name in common]
