@@ -133,17 +133,69 @@ class TopicsByNodes(TopicChanges):
         self._brokers = brokers
 
     async def create(self, plan: TopicPlan, *, timeout: float, check_only: bool = False) -> list[int]:
-        """As of `TopicChanges`."""
-        assignment = plan_assignment(plan, self._brokers, Random())
+        """As of `TopicChanges`. Raises RefusedError also for a topic that is about to be deleted."""
+        assignment = self._assignment(plan)
         if check_only:
             return []
-        await create_topic_nodes(self._zk, plan, assignment)
-        return await wait_for_leaders(self._zk, plan.name, timeout)
+        await self._write(plan, assignment)
+        view = V08ClusterView(self._zk)
+
+        async def look() -> list[int]:
+            found = await view.read_topics([plan.name])
+            return [number for number, state in found.get(plan.name, {}).items() if state.leader is None]
+
+        return await _settled(look, timeout)
+
+    def _assignment(self, plan: TopicPlan) -> Assignment:
+        if plan.assignment is not None:
+            require_alive(plan.assignment, self._brokers.keys())
+            return dict(plan.assignment)
+        if plan.partitions is None or plan.replication is None:
+            raise ArgumentError("a topic created through ZooKeeper needs --partitions and --replication-factor")
+        return assign_replicas(list(self._brokers), plan.partitions, plan.replication, Random())
+
+    async def _write(self, plan: TopicPlan, assignment: Assignment) -> None:
+        zk, name = self._zk, plan.name
+        if await zk.exists(delete_topic_path(name)) is not None:
+            raise RefusedError(f"the topic {name!r} is marked for deletion: wait until the brokers have deleted it")
+        config = format_topic_config(plan.config).encode()
+        config_path, path = topic_config_path(name), topic_path(name)
+        for parent in (config_path, path):
+            await zk.ensure(parent.rpartition("/")[0])
+        left_over = await zk.exists(config_path)
+        settings = Create(config_path, config) if left_over is None else SetData(config_path, config)
+        topic = Create(path, format_topic_assignment(assignment).encode())
+        try:
+            # Servers without multi get the settings first: the controller reads them when it sees the topic.
+            await write_together(zk, [settings, topic])
+        except MultiFailed as failure:
+            if isinstance(failure.cause, NodeExists) and failure.index == 1:
+                raise RefusedError(f"the topic {name!r} already exists") from failure
+            raise
 
     async def delete(self, topic: str, *, timeout: float) -> bool:
         """As of `TopicChanges`: the topic is marked, also where the brokers do not delete it in time."""
-        await delete_topic_node(self._zk, topic)
-        return await wait_until_gone(self._zk, topic, timeout)
+        await self._mark(topic)
+
+        async def look() -> list[int]:
+            return [0] if await self._zk.exists(topic_path(topic)) is not None else []
+
+        return not await _settled(look, timeout)
+
+    async def _mark(self, topic: str) -> None:
+        """Ask the controller to delete the topic, unless that was asked already."""
+        zk = self._zk
+        if await zk.exists(topic_path(check_topic_name(topic))) is None:
+            raise NotFoundError(f"there is no topic {topic!r}; see `consumerd topics list`")
+        path = delete_topic_path(topic)
+        await zk.ensure(path.rpartition("/")[0])
+        try:
+            await zk.create(path, b"")
+        except NodeExists:
+            pass
+        except ConnectionLost:  # where it was carried out, the controller may have deleted the mark with the topic
+            if await zk.exists(topic_path(topic)) is not None and await zk.exists(path) is None:
+                raise
 
 
 def require_nodes(brokers: Mapping[int, BrokerNode]) -> None:
@@ -156,73 +208,6 @@ def require_nodes(brokers: Mapping[int, BrokerNode]) -> None:
             f"broker {newest.id} is of Kafka 0.10.2 or later, which creates and deletes topics on request: "
             "give --bootstrap-server instead of --zookeeper"
         )
-
-
-def plan_assignment(plan: TopicPlan, brokers: Mapping[int, BrokerNode], rng: Random) -> Assignment:
-    """The replica assignment of a new topic. Raises ArgumentError."""
-    if plan.assignment is not None:
-        require_alive(plan.assignment, brokers.keys())
-        return dict(plan.assignment)
-    if plan.partitions is None or plan.replication is None:
-        raise ArgumentError("a topic created through ZooKeeper needs --partitions and --replication-factor")
-    return assign_replicas(list(brokers), plan.partitions, plan.replication, rng)
-
-
-async def create_topic_nodes(zk: ZooKeeper, plan: TopicPlan, assignment: Assignment) -> None:
-    """Write the topic. Raises RefusedError for one that exists or is about to be deleted, ZooKeeperError."""
-    name = plan.name
-    if await zk.exists(delete_topic_path(name)) is not None:
-        raise RefusedError(f"the topic {name!r} is marked for deletion: wait until the brokers have deleted it")
-    config = format_topic_config(plan.config).encode()
-    config_path, path = topic_config_path(name), topic_path(name)
-    for parent in (config_path, path):
-        await zk.ensure(parent.rpartition("/")[0])
-    left_over = await zk.exists(config_path)
-    settings = Create(config_path, config) if left_over is None else SetData(config_path, config)
-    topic = Create(path, format_topic_assignment(assignment).encode())
-    try:
-        # Servers without multi get the settings first: the controller reads them when it sees the topic.
-        await write_together(zk, [settings, topic])
-    except MultiFailed as failure:
-        if isinstance(failure.cause, NodeExists) and failure.index == 1:
-            raise RefusedError(f"the topic {name!r} already exists") from failure
-        raise
-
-
-async def delete_topic_node(zk: ZooKeeper, topic: str) -> bool:
-    """Ask the controller to delete the topic; False where that was asked already. Raises NotFoundError."""
-    if await zk.exists(topic_path(check_topic_name(topic))) is None:
-        raise NotFoundError(f"there is no topic {topic!r}; see `consumerd topics list`")
-    path = delete_topic_path(topic)
-    await zk.ensure(path.rpartition("/")[0])
-    try:
-        await zk.create(path, b"")
-    except NodeExists:
-        return False
-    except ConnectionLost:  # where it was carried out, the controller may have deleted the mark with the topic by now
-        if await zk.exists(topic_path(topic)) is not None and await zk.exists(path) is None:
-            raise
-    return True
-
-
-async def wait_for_leaders(zk: ZooKeeper, topic: str, timeout: float) -> list[int]:
-    """The partitions that have no leader yet after `timeout` seconds; none as soon as all have."""
-    view = V08ClusterView(zk)
-
-    async def look() -> list[int]:
-        found = await view.read_topics([topic])
-        return [number for number, state in found.get(topic, {}).items() if state.leader is None]
-
-    return await _settled(look, timeout)
-
-
-async def wait_until_gone(zk: ZooKeeper, topic: str, timeout: float) -> bool:
-    """Whether the topic was deleted within `timeout` seconds."""
-
-    async def look() -> list[int]:
-        return [0] if await zk.exists(topic_path(topic)) is not None else []
-
-    return not await _settled(look, timeout)
 
 
 async def _settled(look: Callable[[], Awaitable[list[int]]], timeout: float) -> list[int]:

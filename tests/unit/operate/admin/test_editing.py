@@ -18,8 +18,9 @@ from consumerd.operate.admin.findings import NudgeGroup
 from consumerd.operate.admin.mending import take_step
 from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead
 from consumerd.operate.admin.snapshot import read_v07_snapshot
-from consumerd.operate.admin.v08.topic_nodes import TopicPlan, create_topic_nodes, delete_topic_node
+from consumerd.operate.admin.v08.topic_nodes import TopicPlan, TopicsByNodes
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
+from consumerd.wire.registry.v08.broker import BrokerNode
 
 Sessions = Callable[[MemoryZooKeeper], AbstractAsyncContextManager[MemorySession]]
 
@@ -201,11 +202,12 @@ async def test_a_write_whose_answer_is_lost_succeeds_if_it_was_carried_out(
     async with session(zookeeper) as zk:
         tree = await read_tree(zk, "g")
         changes = [OffsetChange("g", T[0], 10, 20, 0), OffsetChange("g", T[1], 10, None, 0)]
+        topics = TopicsByNodes(zk, {1: BrokerNode(1, 2, "localhost", 9092, ())})
         writes: dict[str, Callable[[], Awaitable[object]]] = {
             "group": lambda: delete_tree(zk, "g", tree),
             "offsets": lambda: write_changes(zk, changes, force=False),
-            "created topic": lambda: create_topic_nodes(zk, TopicPlan("u"), {0: (1,)}),
-            "deleted topic": lambda: delete_topic_node(zk, "t"),
+            "created topic": lambda: topics.create(TopicPlan("u", assignment={0: (1,)}), timeout=0),
+            "deleted topic": lambda: topics.delete("t", timeout=0),
         }
         cut_write(zookeeper, zk, carried_out=carried_out)
         task = asyncio.ensure_future(writes[write]())
