@@ -23,7 +23,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.handlers.messages import KeyedMessage
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.copies import copy_of, list_folder
-from consumerd.storage.archives.errors import CorruptSegmentError, MissingTopicsError, NoSourceError
+from consumerd.storage.archives.errors import CorruptSegmentError, MissingTopicsError, NoSourceError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
 from consumerd.storage.archives.sources import SegmentSource
@@ -124,27 +124,44 @@ class ArchivedPartition:
             self.findings.append(ArchiveFinding(kind, folder, problem, str(self.partition), offset, end))
 
     def scan(self) -> None:
-        """Read all of it once, and fill the fields. Raises ConfigError for segments of 0.7, ReadFailedError."""
+        """Read all of it once, and fill the fields. Raises ConfigError for segments of 0.7, ReadFailedError.
+
+        The first segments may be gone since they were found: a running broker deletes them by retention.
+        """
         begun: dict[int, tuple[int, int]] = {}  # producer -> where its open transaction begins, and its messages
-        last = len(self.segments) - 1
-        for number, segment in enumerate(self.segments):
-            contiguous = False
-            for item in self._items(segment, lambda _: None):
-                if not isinstance(item, SegmentFlaw):
-                    self._look_for_hole(item, contiguous=contiguous)
-                contiguous = not isinstance(item, SegmentFlaw)
-                if isinstance(item, SegmentFlaw):
-                    torn = item.kind is FlawKind.TORN and number != last
-                    kind = ArchiveFindingKind.LOST if torn else item.kind
-                    problem = f"{segment.source.name}: {item.problem}"
-                    self.findings.append(ArchiveFinding(kind, segment.source.name, problem, offset=item.offset))
-                elif item.control is not None:
-                    self._see_marker(item, begun)
-                else:
-                    self._see(item, begun)
+        found = self.log_start
+        for segment in tuple(self.segments):
+            try:
+                self._scan_segment(segment, begun)
+            except ReadFailedError as error:
+                is_first = segment is self.segments[0] is not self.segments[-1]
+                if not (is_first and isinstance(error.__cause__, FileNotFoundError)):
+                    raise
+                self.segments.remove(segment)
         for producer, (first, count) in begun.items():
             self._left_out.add(producer, first, OPEN_END)
             self.unfinished += count
+        if found < self.log_start:
+            self.notes.append(
+                f"{self.partition}: the segments from offset {found} to {self.log_start - 1} were deleted since they "
+                "were found, as a running broker does"
+            )
+
+    def _scan_segment(self, segment: ArchivedSegment, begun: dict[int, tuple[int, int]]) -> None:
+        contiguous = False
+        for item in self._items(segment, lambda _: None):
+            if not isinstance(item, SegmentFlaw):
+                self._look_for_hole(item, contiguous=contiguous)
+            contiguous = not isinstance(item, SegmentFlaw)
+            if isinstance(item, SegmentFlaw):
+                torn = item.kind is FlawKind.TORN and segment is not self.segments[-1]
+                kind = ArchiveFindingKind.LOST if torn else item.kind
+                problem = f"{segment.source.name}: {item.problem}"
+                self.findings.append(ArchiveFinding(kind, segment.source.name, problem, offset=item.offset))
+            elif item.control is not None:
+                self._see_marker(item, begun)
+            else:
+                self._see(item, begun)
 
     def _look_for_hole(self, item: StoredBatch, *, contiguous: bool) -> None:
         """`contiguous`: the batch before stands in front of it in the same segment."""

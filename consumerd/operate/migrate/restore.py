@@ -60,7 +60,7 @@ def restore_settings(codec: RecordCodec, *, source: str | None, max_message_byte
 
 @dataclass(slots=True)
 class RestoredPartition:
-    """The result for a partition: `sent` now. `digest`, `difference`: as verified; else "".
+    """The result for a partition: `sent` now. `digest`, `difference`: as verified; else "". `note`: a sentence.
 
     `whole`: of all messages of the partition, where this run sent them from the first one on without a failure.
     """
@@ -70,6 +70,7 @@ class RestoredPartition:
     sent: int = 0
     digest: str = ""
     difference: str = ""
+    note: str = ""
     whole: MessageDigest | None = None
 
 
@@ -133,6 +134,7 @@ class Restore:
             result = RestoredPartition(each, self._topics[each.partition.topic])
             report.partitions.append(result)
             await self._replay(result, progress, stop, verify=verify)
+            report.notes += [result.note] if result.note else []
             progress.segment(result.sent)
         for result in report.partitions if verify else ():
             if stop.requested:
@@ -256,6 +258,11 @@ class Restore:
                 await self._require_empty(result)
             else:
                 result.whole = None
+                if position < (start := result.archived.log_start) and not result.sent:
+                    result.note = (
+                        f"{partition}: the former run ended at offset {position}, and the archive begins at {start} by "
+                        "now: what was between is not replayed"
+                    )
             with closing(result.archived.read(position or 0, on_bytes=progress.advance)) as chunks:  # type: ignore[type-var]  # a generator
                 for chunk in chunks:
                     if stop.requested:

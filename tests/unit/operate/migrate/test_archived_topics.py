@@ -9,7 +9,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.operate.migrate import archived_topics
 from consumerd.operate.migrate.archived_topics import ArchivedPartition, find_archived, require_sound
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
-from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError
+from consumerd.storage.archives.errors import CorruptSegmentError, NoSourceError, ReadFailedError
 from consumerd.storage.archives.opening import open_segments
 from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.segments.cluster_metadata import ExistingTopic
@@ -56,6 +56,23 @@ def test_batches_that_stand_twice_are_replayed_once(tmp_path: Path) -> None:
     archived = only(tmp_path)
     assert replayed(archived) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d"), (7, b"h")]
     assert archived.messages == 5
+
+
+def test_first_segments_that_a_running_broker_deleted_meanwhile_are_named_and_passed_over(tmp_path: Path) -> None:
+    for offset in (0, 2, 4, 6):
+        write_segment(tmp_path, "t-0", offset, batch(offset, b"%d" % offset, b"%d" % (offset + 1)))
+    sources = find_sources([str(tmp_path)])
+    for gone in (0, 2):
+        (tmp_path / "t-0" / f"{gone:020}.log").unlink()
+    (archived,) = find_archived(sources)
+    assert archived.notes == [
+        "t/0: the segments from offset 0 to 3 were deleted since they were found, as a running broker does"
+    ]
+    assert (archived.damage, archived.holes, archived.messages, archived.log_start) == ([], [], 4, 4)
+    assert replayed(archived) == [(offset, b"%d" % offset) for offset in (4, 5, 6, 7)]
+    (tmp_path / "t-0" / f"{6:020}.log").unlink()
+    with pytest.raises(ReadFailedError, match="it was deleted since it was found, as a running broker does: run the"):
+        find_archived(sources)  # which retention does not do
 
 
 def test_reads_in_pieces_of_a_limited_size(tmp_path: Path) -> None:

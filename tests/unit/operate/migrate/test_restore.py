@@ -207,6 +207,18 @@ def test_topic_that_the_brokers_learn_of_later_is_waited_for(archive: Path) -> N
     assert broker.committed("t") == MESSAGES
 
 
+def test_what_the_archive_lost_since_the_former_run_is_named(archive: Path) -> None:
+    broker = Target()
+    assert not any("former run" in note for note in (*run(broker, archive).notes, *run(broker, archive).notes))
+    (archive / "t-0" / f"{0:020}.log").unlink()
+    write_segment(archive, "t-0", 30, batch(30, b"later"))
+    report = run(broker, archive, verify=False)
+    assert (
+        "t/0: the former run ended at offset 23, and the archive begins at 30 by now: what was between is not replayed"
+    ) in report.notes
+    assert broker.committed("t") == [*MESSAGES, b"later"]
+
+
 def test_what_was_sent_at_once_is_verified_without_reading_the_archive_again(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
