@@ -19,7 +19,7 @@ from consumerd.cli.tables import printable
 
 if TYPE_CHECKING:
     from consumerd.operate.admin.offset_plans import OffsetPlan
-    from consumerd.operate.migrate.offsets_move import MoveRequest
+    from consumerd.operate.migrate.offsets_plan import MoveRequest
 
 EXAMPLES = """\b
 Examples:
@@ -83,7 +83,7 @@ def command(
     how: How,
 ) -> None:
     """Move a group's committed offsets between ZooKeeper and Kafka, or to another cluster."""
-    from consumerd.operate.migrate.offsets_move import MoveRequest  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.operate.migrate.offsets_plan import MoveRequest  # noqa: PLC0415 - heavy imports only for the command that runs
 
     origin = _side("from", from_zookeeper, from_servers, from_config, timeout)
     target = _side("to", to_zookeeper, to_servers, to_config, timeout)
@@ -105,7 +105,7 @@ async def _move(
 ) -> tuple[OffsetPlan, Path | None]:
     """Plan the move, and apply it if that is requested and allowed."""
     from consumerd.operate.admin.v08.group_source import V08GroupSource  # noqa: PLC0415
-    from consumerd.operate.migrate.offsets_move import TranslationChoiceError, plan_move  # noqa: PLC0415
+    from consumerd.operate.migrate.offsets_plan import TranslationChoiceError, plan_move  # noqa: PLC0415
 
     async with (
         open_groups(origin, [request.group], how.broker_timeout) as old,

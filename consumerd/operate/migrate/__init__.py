@@ -3,5 +3,5 @@
 In: two clusters, or an archive and a cluster. Out: the messages that differ, and translated offsets.
 
 Files in reading order: verify, message_source, archive_source, cluster_source, ranges, findings, offsets_plan,
-offsets_translation, offsets_move, restore, archived_topics, restored_log, restored_topics, restored_offsets.
+offsets_translation, restore, archived_topics, restored_log, restored_topics, restored_offsets.
 """

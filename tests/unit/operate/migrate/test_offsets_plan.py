@@ -17,7 +17,7 @@ from consumerd.operate.admin.logs import LogRange, LookupFailure
 from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot
 from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
-from consumerd.operate.migrate.offsets_plan import MovePlanner
+from consumerd.operate.migrate.offsets_plan import MovePlanner, MoveRequest, TranslationChoiceError, plan_move
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import StaticSubscription
 from tests.unit.operate.migrate.test_offsets_translation import Log
@@ -54,8 +54,9 @@ def committed(offsets: dict[TopicPartition, int], **view: Any) -> GroupSnapshot:
     return V07GroupSnapshot(GroupView("g", offsets=offsets, **view), {})
 
 
-def planner(source: GroupSnapshot, target: Target, **more: Any) -> MovePlanner:
-    return MovePlanner(source, target, "h", rename=lambda _: "new", **more)  # type: ignore[arg-type]
+def planner(source: GroupSnapshot, target: Target, *topics: str) -> MovePlanner:
+    renames = dict.fromkeys(("a", "b", "c", "d", "t"), "new")
+    return MovePlanner(source, target, MoveRequest("g", "h", topics, renames))  # type: ignore[arg-type]
 
 
 def the_change(changes: list[OffsetChange]) -> OffsetChange:
@@ -80,7 +81,7 @@ async def test_translates_two_old_partitions_to_one() -> None:
 async def test_keeps_numbers_and_takes_the_smaller_of_two() -> None:
     places = [TopicPartition.numbered(topic, 0) for topic in ("a", "b", "c")]
     source = committed(dict(zip(places, (50, 40, 0), strict=True)))
-    plan = await planner(source, Target(), topics=["a", "b"]).keep_numbers()
+    plan = await planner(source, Target(), "a", "b").keep_numbers()
     assert the_change(plan.changes).after == 40
     assert plan.refusals == []
     gone = TopicPartition.numbered("a", 7)
@@ -90,7 +91,7 @@ async def test_keeps_numbers_and_takes_the_smaller_of_two() -> None:
     with pytest.raises(NotFoundError, match="none of the partitions"):
         await planner(committed({gone: 3}), Target()).keep_numbers()
     with pytest.raises(NotFoundError, match="committed no offsets of 'd'"):
-        await planner(source, Target(), topics=["d"]).keep_numbers()
+        await planner(source, Target(), "d").keep_numbers()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ async def test_live_members_and_unreadable_offsets_are_problems() -> None:
 
 async def test_names_a_topic_that_the_target_lacks() -> None:
     with pytest.raises(NotFoundError, match="no topic 't': forward to it, name it by --rename, or leave it out"):
-        await MovePlanner(committed({OLD[0]: 5}), Target(), "h").translate(Log())  # type: ignore[arg-type]
+        await MovePlanner(committed({OLD[0]: 5}), Target(), MoveRequest("g", "h")).translate(Log())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -149,3 +150,52 @@ async def test_names_a_topic_that_the_target_lacks() -> None:
 def test_rejects_wrong_options(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["migrate", "offsets", *arguments]) == ExitCode.USAGE
     assert words in capsys.readouterr().err
+
+
+# -- whether numbers are kept or translated
+
+
+class Cluster(Target):
+    """A cluster whose one broker is at `address`, with a group that committed offsets."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
+
+    async def snapshot(self, group: str) -> V08GroupSnapshot:
+        committed = {TopicPartition.numbered("t", 0): 5}
+        return V08GroupSnapshot(GroupView(group, offsets=committed), {"new": (0,)}, self.coordinator)
+
+    async def addresses(self) -> dict[int, str]:
+        return {1: self._address}
+
+
+def request(**options: Any) -> MoveRequest:
+    return MoveRequest("g", "g", renames={"t": "new"}, **options)
+
+
+async def plan(source: Cluster, target: Target, **options: Any) -> Any:
+    return await plan_move(source, target, request(**options))  # type: ignore[arg-type]
+
+
+async def test_keeps_numbers_within_one_cluster() -> None:
+    (move,) = (await plan(Cluster("a:1"), Cluster("a:1"))).moves
+    assert move.change.after == 5
+
+
+async def test_requires_a_choice_between_two_clusters() -> None:
+    with pytest.raises(TranslationChoiceError, match="no broker in common"):
+        await plan(Cluster("a:1"), Cluster("b:1"))
+    (move,) = (await plan(Cluster("a:1"), Cluster("b:1"), translate=False)).moves
+    assert move.change.after == 5
+
+
+async def test_rejects_same_numbers_for_byte_positions() -> None:
+    class Old(Cluster):
+        dialect = Dialect.V07
+
+        async def snapshot(self, group: str) -> Any:
+            return V07GroupSnapshot(GroupView(group, offsets={OLD[0]: 5}), {})
+
+    with pytest.raises(TranslationChoiceError, match="byte positions"):
+        await plan(Old("a:1"), Cluster("a:1"), translate=False)
