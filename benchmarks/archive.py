@@ -27,8 +27,7 @@ from benchmarks.decode import payloads, v07_set
 from benchmarks.race import OURS, Measurement, compared, laps, rates, show
 from consumerd.storage.archives.export import ArchiveExport
 from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
 from consumerd.storage.segments.batches import StoredBatch, read_batches

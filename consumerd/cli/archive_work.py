@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from consumerd.storage.archives.contiguity import ArchivePartitionReport, ArchiveReport
     from consumerd.storage.archives.export import ExportReport
     from consumerd.storage.archives.findings import ArchiveFinding
-    from consumerd.storage.archives.pool import StopFlag
-    from consumerd.storage.archives.progress import Progress
+    from consumerd.storage.archives.pool import Progress, StopFlag
     from consumerd.storage.archives.sources import SegmentSource
 
 _Report = TypeVar("_Report")

@@ -17,7 +17,7 @@ from rich.progress import (
 
 
 class Bar:
-    """See `consumerd.storage.archives.progress.Progress`."""
+    """See `consumerd.storage.archives.pool.Progress`."""
 
     def __init__(self, progress: Progress, what: str) -> None:
         self._progress = progress

@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 from consumerd.base.files import OsSystemCalls, StrPath, SystemFiles
 from consumerd.storage.archives.export import ArchiveExport
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.log.archive import ArchivedRun, Flaw, read_runs
 from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set

@@ -34,8 +34,7 @@ from consumerd.storage import LogManager, LogSettings, OsFiles, StorageError
 from consumerd.storage.archives import outputs
 from consumerd.storage.archives.export import ArchiveExport
 from consumerd.storage.archives.options import ExportCompression, ExportOptions
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import find_sources
 from consumerd.testing import FakeClock
 from consumerd.wire.v07 import decode_batch, encode_message_set

@@ -33,8 +33,7 @@ from consumerd.operate.migrate.restored_log import MessageDigest, is_same, match
 from consumerd.operate.migrate.restored_topics import POLICY, RETENTION, created_settings
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import InterruptedWorkError
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import Progress
+from consumerd.storage.archives.pool import Progress, StopFlag
 from consumerd.wire.v08.records import RecordCodec
 
 #: The group under whose name the positions stand on the target, as those of a mirror under its group's.

@@ -33,8 +33,7 @@ from consumerd.storage.archives.opening import stamp_of
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
 from consumerd.storage.archives.outputs import MANIFEST, PARTIAL, OutputFolder
 from consumerd.storage.archives.parquet import require_parquet
-from consumerd.storage.archives.pool import StopFlag, run_tasks
-from consumerd.storage.archives.progress import BytesRead, Progress
+from consumerd.storage.archives.pool import BytesRead, Progress, StopFlag, run_tasks
 from consumerd.storage.archives.sources import Packing, SegmentSource
 from consumerd.storage.log.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.log.segment import SUFFIX

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.errors import CorruptSegmentError, ReadFailedError
@@ -20,7 +20,7 @@ from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segm
 from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCorrupt
 from consumerd.storage.archives.outputs import PartialFile
 from consumerd.storage.archives.parquet import ParquetRows
-from consumerd.storage.archives.progress import ReadMeter
+from consumerd.storage.archives.pool import Emit, ReadMeter
 from consumerd.storage.archives.rows import RowOrigin, RowWriter, is_within, within
 from consumerd.storage.archives.segment_rows import NdjsonRecords, ParquetRecords, RecordWriter
 from consumerd.storage.archives.sources import SegmentSource
@@ -29,9 +29,6 @@ from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentEr
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.storage.segments.transactions import UncommittedRanges
-
-if TYPE_CHECKING:
-    from consumerd.storage.archives.pool import Emit
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
-from consumerd.storage.archives.pool import Emit, StopFlag, run_tasks
-from consumerd.storage.archives.progress import BytesRead, Progress, ReadMeter
+from consumerd.storage.archives.pool import BytesRead, Emit, Progress, ReadMeter, StopFlag, run_tasks
 from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import DEFAULT_EXPANSION, read_indexed
 from consumerd.storage.log.archive_names import (

@@ -24,8 +24,7 @@ from consumerd.operate.migrate.restored_log import LogMatch, match
 from consumerd.storage.archives.cluster_metadata import ClusterTopics
 from consumerd.storage.archives.errors import InterruptedWorkError
 from consumerd.storage.archives.opening import open_segments
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.storage.segments.cluster_metadata import ExistingTopic
 from consumerd.wire.v07 import LATEST

@@ -12,8 +12,7 @@ import pytest
 from consumerd.base.files import SystemCalls, SystemFiles
 from consumerd.storage.archives.export import ArchiveExport, ExportReport
 from consumerd.storage.archives.options import ExportOptions
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import find_sources
 
 

@@ -32,8 +32,7 @@ from consumerd.storage.archives.errors import (
 from consumerd.storage.archives.export import ArchiveExport, ExportReport
 from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions, OnCorrupt
 from consumerd.storage.archives.outputs import MANIFEST
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import find_sources
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, decode_batch, encode_message, encode_message_set

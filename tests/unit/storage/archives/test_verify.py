@@ -11,8 +11,7 @@ import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.storage.archives.contiguity import ArchiveReport
-from consumerd.storage.archives.pool import StopFlag
-from consumerd.storage.archives.progress import NoProgress
+from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
 from consumerd.storage.segments.dialect import SegmentDialect
