@@ -89,7 +89,7 @@ def command(
 
 def _show(group: str, report: DoctorReport, *, fix: bool, as_json: bool) -> None:
     """Print the report. Raises CheckFailedError while something has to be mended."""
-    from consumerd.operate.admin.mending import describe_step  # noqa: PLC0415
+    from consumerd.operate.admin.doctor import describe_step  # noqa: PLC0415
 
     done = report.remaining is not None
     if as_json:
@@ -142,7 +142,7 @@ def _grouped(findings: Sequence[GroupFinding]) -> list[list[GroupFinding]]:
 
 
 def _as_json(group: str, report: DoctorReport) -> dict[str, object]:
-    from consumerd.operate.admin.mending import describe_step  # noqa: PLC0415
+    from consumerd.operate.admin.doctor import describe_step  # noqa: PLC0415
 
     def shown(findings: Sequence[GroupFinding]) -> list[dict[str, object]]:
         return [

@@ -10,10 +10,10 @@ import pytest
 from consumerd.base.ports import Operation
 from consumerd.net.zk.errors import NotEmpty
 from consumerd.operate.admin.diagnosis import diagnose_group, diagnose_once, persistent_findings, progress_findings
+from consumerd.operate.admin.doctor import steps_for, take_step, withheld
 from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.findings import GroupFinding, GroupFindingKind, NudgeGroup, Removal
 from consumerd.operate.admin.logs import LogRange, LookupFailure
-from consumerd.operate.admin.mending import steps_for, take_step, withheld
 from consumerd.operate.admin.verification import GroupDifference
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.nudge import NUDGE_VALUE, NUDGE_VALUE_V08

@@ -12,10 +12,10 @@ from consumerd.base.partition import TopicPartition
 from consumerd.net.zk.errors import ConnectionLost
 from consumerd.operate.admin import editing, removal
 from consumerd.operate.admin.changes import OffsetChange
+from consumerd.operate.admin.doctor import take_step
 from consumerd.operate.admin.editing import backup_of, in_the_way, write_changes
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
 from consumerd.operate.admin.findings import NudgeGroup
-from consumerd.operate.admin.mending import take_step
 from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead
 from consumerd.operate.admin.snapshot import read_v07_snapshot
 from consumerd.operate.admin.v08.topic_nodes import TopicPlan, TopicsByNodes

@@ -12,11 +12,11 @@ from consumerd.net.cluster.groups import GroupView, LiveMember
 from consumerd.net.cluster.view_v08 import PartitionView
 from consumerd.operate.admin.diagnosis import diagnose_group, diagnose_once
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
+from consumerd.operate.admin.doctor import describe_step, steps_for, take_step
 from consumerd.operate.admin.editing import in_the_way
 from consumerd.operate.admin.errors import ChangedMeanwhileError
 from consumerd.operate.admin.findings import GroupFindingKind, NudgeGroup, OffsetReset, Removal
 from consumerd.operate.admin.logs import LogRange, LookupFailure
-from consumerd.operate.admin.mending import describe_step, steps_for, take_step
 from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot
 from consumerd.operate.admin.v08.transactions import OpenProducer, OpenTransaction, TransactionOwner
 from consumerd.operate.admin.verification import differences
