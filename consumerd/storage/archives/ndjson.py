@@ -19,6 +19,8 @@ from consumerd.wire.v07 import Codec
 
 #: Rows put together at once: a wrapper may have millions.
 _SLICE = 4096
+#: Characters that are written at once, at least.
+_BUFFER = 1 << 20
 #: Payloads looked through at once for what JSON escapes.
 _LOOK = 64
 _ESCAPED = bytes(range(32)) + b'"\\'
@@ -43,31 +45,58 @@ def _texts(payloads: list[bytes]) -> Iterator[str]:
 
 
 def _text(payload: bytes) -> str:
-    try:
-        return f'"payload":{encode_basestring(payload.decode())}'
-    except UnicodeDecodeError:
-        return _base64(payload)
-
-
-def _base64(payload: bytes) -> str:
-    return f'"payload_base64":"{b2a_base64(payload, newline=False).decode()}"'
+    return member("payload", payload, base64=False)
 
 
 def _all_base64(payloads: list[bytes]) -> Iterator[str]:
-    return map(_base64, payloads)
+    return (member("payload", payload, base64=True) for payload in payloads)
+
+
+def member(name: str, data: bytes | None, *, base64: bool) -> str:
+    """The member `name` of an object: text where `data` is UTF-8, else, or with `base64`, `name_base64`."""
+    if data is None:
+        return f'"{name}":null'
+    if not base64:
+        try:
+            return f'"{name}":{encode_basestring(data.decode())}'
+        except UnicodeDecodeError:
+            pass  # not text: in base64
+    return f'"{name}_base64":"{b2a_base64(data, newline=False).decode()}"'
 
 
 def _kind(codec: Codec, magic: int) -> str:
     return f',"codec":"{codec.name.lower()}","magic":{magic},"crc_ok":true,'
 
 
-class NdjsonWriter:
-    """See `consumerd.storage.archives.rows.RowWriter`."""
+class NdjsonLines:
+    """Writes lines to a file, many at once."""
 
     def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
         self._sink = sink
         self._head, self._tail = json_frame(origin)
         self._base64 = base64
+        self._lines: list[str] = []
+        self._size = 0
+
+    def _write(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._lines.append(line)
+            self._size += len(line)
+            if self._size >= _BUFFER:
+                self.finish()
+
+    def finish(self) -> None:
+        if self._lines:
+            # A name of a header may be what no encoding can write.
+            self._sink.write("".join(self._lines).encode(errors="backslashreplace"))
+        self._lines, self._size = [], 0
+
+
+class NdjsonWriter(NdjsonLines):
+    """See `consumerd.storage.archives.rows.RowWriter`."""
+
+    def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
+        super().__init__(sink, origin, base64=base64)
         self._payloads: Callable[[list[bytes]], Iterator[str]] = _all_base64 if base64 else _texts
 
     def add_run(self, run: ArchivedRun) -> None:
@@ -89,6 +118,7 @@ class NdjsonWriter:
         self._write(rows)
 
     def add_indexed(self, messages: IndexedMessages) -> None:
+        self.finish()
         head, tail, payloads = self._head.encode(), self._tail.encode(), messages.payloads
         first = 0
         for count, magic, codec in messages.kinds(0, len(payloads)):
@@ -110,15 +140,3 @@ class NdjsonWriter:
             f'"problem":{encode_basestring(flaw.problem)}{self._tail}'
         )
         self._write([row])
-
-    def finish(self) -> None: ...
-
-    def _write(self, rows: Iterable[str]) -> None:
-        lines: list[str] = []
-        for row in rows:
-            lines.append(row)
-            if len(lines) == _SLICE:
-                self._sink.write("".join(lines).encode())
-                lines.clear()
-        if lines:
-            self._sink.write("".join(lines).encode())

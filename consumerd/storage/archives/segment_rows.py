@@ -8,7 +8,6 @@ one row, with its bytes as the payload.
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from itertools import islice
 from json.encoder import encode_basestring
 from typing import Any, Final, NamedTuple, Protocol
@@ -22,10 +21,10 @@ from consumerd.storage.archives.arrays import (
     same_values,
 )
 from consumerd.storage.archives.extras import extra
-from consumerd.storage.archives.ndjson import ByteSink
+from consumerd.storage.archives.ndjson import ByteSink, NdjsonLines, member
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.storage.archives.parquet import GROUP_BYTES, GROUP_ROWS, ParquetGroups, few_values
-from consumerd.storage.archives.rows import RowOrigin, json_frame
+from consumerd.storage.archives.rows import RowOrigin
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
 from consumerd.wire.v08.records import RecordSet, TimestampType
 
@@ -51,15 +50,8 @@ class RecordWriter(Protocol):
         ...
 
 
-class NdjsonRecords:
+class NdjsonRecords(NdjsonLines):
     """One object per line; `key` and `payload` are text where they are UTF-8, else `key_base64`, `payload_base64`."""
-
-    def __init__(self, sink: ByteSink, origin: RowOrigin, *, base64: bool) -> None:
-        self._sink = sink
-        self._head, self._tail = json_frame(origin)
-        self._base64 = base64
-        self._lines: list[str] = []
-        self._size = 0
 
     def add(self, batch: StoredBatch, first: int, stop: int) -> None:
         codec, epoch = batch.codec.name.lower(), _number(batch.leader_epoch)
@@ -75,39 +67,18 @@ class NdjsonRecords:
             )
             key, payload = self._member("key", record.key), self._member("payload", record.payload)
             place = f'{record.offset},"index":0,"next_offset":{record.offset + 1}'
-            self._add(f'{self._head}{place}{kind}{time},{key},{payload},"headers":[{headers}]{tail}')
+            self._write([f'{self._head}{place}{kind}{time},{key},{payload},"headers":[{headers}]{tail}'])
 
     def add_flaw(self, flaw: SegmentFlaw) -> None:
-        self._add(
+        row = (
             f'{self._head}{flaw.offset},"index":0,"next_offset":{flaw.offset},"codec":null,"magic":null,"crc_ok":false,'
             f'"leader_epoch":null,"timestamp":null,"timestamp_type":null,"key":null,'
             f'{self._member("payload", flaw.raw)},"headers":[],"problem":{encode_basestring(flaw.problem)}{self._tail}'
         )
-
-    def _add(self, line: str) -> None:
-        self._lines.append(line)
-        self._size += len(line)
-        if self._size >= 1 << 20:
-            self._write()
-
-    def finish(self) -> None:
-        self._write()
-
-    def _write(self) -> None:
-        if self._lines:
-            # A name of a header may be what no encoding can write.
-            self._sink.write("".join(self._lines).encode(errors="backslashreplace"))
-        self._lines, self._size = [], 0
+        self._write([row])
 
     def _member(self, name: str, data: bytes | None) -> str:
-        if data is None:
-            return f'"{name}":null'
-        if not self._base64:
-            try:
-                return f'"{name}":{encode_basestring(data.decode())}'
-            except UnicodeDecodeError:
-                pass
-        return f'"{name}_base64":"{b2a_base64(data, newline=False).decode()}"'
+        return member(name, data, base64=self._base64)
 
 
 def _number(value: int | None) -> str:
