@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -235,22 +235,20 @@ class ArchiveExport:
             self._progress.advance(event.size)
         elif isinstance(event, SegmentExported):
             self._commit(event)
-            self._progress.segment(event.rows)
+            self._progress.segment(event.entry.rows)
         elif isinstance(event, ArchiveFinding):
             self._pending.append(event)
 
     def _commit(self, made: SegmentExported) -> None:
-        name = made.summary.name
+        entry, output = made.entry, None
+        name = entry.summary.name
         assert name is not None
-        self._claim(name, made.summary.source)
-        output = None
+        self._claim(name, entry.key)
         if made.partial is not None:
-            output = f"{name.folder}/{made.start:020d}-{made.end:020d}{self._options.suffix}"
-            self._claim_output(output, made.summary.source)
+            output = f"{name.folder}/{entry.start:020d}-{entry.end:020d}{self._options.suffix}"
+            self._claim_output(output, entry.key)
             self._folder.commit(Path(made.partial), output)
-        entry = ManifestEntry(
-            made.summary, self._policy_of(made.summary), output, made.start, made.end, made.rows, made.size, made.sha256
-        )
+        entry = replace(entry, policy=self._policy_of(entry.summary), output=output)
         former = self._manifest.entries.get(entry.key)
         if former is not None and former.output is not None:
             self._replaced.add(former.output)

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.errors import CorruptSegmentError, ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
+from consumerd.storage.archives.manifest import ManifestEntry
 from consumerd.storage.archives.ndjson import NdjsonWriter
 from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
 from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCorrupt
@@ -46,13 +47,8 @@ class ExportTask:
 class SegmentExported(NamedTuple):
     """Event: a segment is exported, and `partial` (None: without rows) waits for its name."""
 
-    summary: SegmentSummary
+    entry: ManifestEntry
     partial: str | None
-    start: int
-    end: int
-    rows: int
-    size: int
-    sha256: str | None
 
 
 def export_source(options: ExportOptions, folder: str, files: SystemFiles, task: ExportTask, emit: Emit) -> None:
@@ -257,9 +253,10 @@ class _Segment:
         start = self._name.start if self._start is None else self._start
         writer = self._writer or self._records
         if self._file is None or writer is None:
-            return SegmentExported(self._summary, None, start, self._end, 0, 0, None)
+            return SegmentExported(ManifestEntry(self._summary, start=start, end=self._end), None)
         writer.finish()
         self._file.seal()
-        return SegmentExported(
-            self._summary, str(self._file.path), start, self._end, self._rows, self._file.size, self._file.sha256
+        made = ManifestEntry(
+            self._summary, start=start, end=self._end, rows=self._rows, size=self._file.size, sha256=self._file.sha256
         )
+        return SegmentExported(made, str(self._file.path))

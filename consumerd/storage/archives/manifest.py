@@ -42,7 +42,7 @@ class ManifestEntry:
 
     summary: SegmentSummary
     #: The policy for damaged messages; unused without any.
-    policy: str
+    policy: str = ""
     output: str | None = None
     start: int = 0
     end: int = 0
