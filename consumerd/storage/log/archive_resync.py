@@ -19,11 +19,11 @@ RESYNC_WINDOW = 8 << 20
 #: The last bytes of a window, which are searched in the next window, so that a chain of this many bytes is never cut.
 CHAIN_ROOM = 4 << 20
 #: Bytes of CRC per byte searched, and how many more in all; looking at a place costs as much as this many bytes.
-_WORK_PER_BYTE = 16
-_FREE_WORK = 64 << 20
-_WORK_PER_PLACE = 2048
-#: Messages with a wrong CRC in a row, after which the length of the first is believed.
-_BELIEVED_AFTER = 16
+WORK_PER_BYTE = 16
+FREE_WORK = 64 << 20
+WORK_PER_PLACE = 2048
+#: Messages or batches with a wrong CRC in a row, after which the length of the first is believed.
+BELIEVED_AFTER = 16
 
 
 class BoundarySearch:
@@ -32,7 +32,7 @@ class BoundarySearch:
     def __init__(self, max_payload: int) -> None:
         self._max_payload = max_payload
         self._most = max_payload + HEADER_SIZE[1]
-        self._work = _FREE_WORK
+        self._work = FREE_WORK
         # The first byte of a length that is allowed; not that of one below 5; three more, and magic 0 or 1.
         first = re.escape(bytes([min(self._most >> 24, 0x7F)]))
         self._places = re.compile(rb"[\0-%b](?<!\0(?=\0\0[\0-\4]))(?=[\0-\xff]{3}[\0\1])" % first)
@@ -42,10 +42,10 @@ class BoundarySearch:
 
         `at_end`: nothing follows `data`.
         """
-        self._work += (high - low) * _WORK_PER_BYTE
+        self._work += (high - low) * WORK_PER_BYTE
         for match in self._places.finditer(data, low, high + 4):
             position = match.start()
-            self._work -= _WORK_PER_PLACE
+            self._work -= WORK_PER_PLACE
             if self._work < 0:
                 break
             size = int.from_bytes(data[position : position + 4])
@@ -68,7 +68,7 @@ class BoundarySearch:
 
     def is_followed(self, data: bytes, position: int) -> bool:
         """Whether lengths can be followed from `position` to an intact message, as far as `data` shows."""
-        for _ in range(_BELIEVED_AFTER):
+        for _ in range(BELIEVED_AFTER):
             item = read_outer(data, position, position, self._max_payload)
             if isinstance(item, MessageSetTail):
                 return item.problem is None

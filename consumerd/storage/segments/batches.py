@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from consumerd.storage.log.archive_items import ByteStream, FlawKind, unread
+from consumerd.storage.log.archive_resync import BELIEVED_AFTER, FREE_WORK, WORK_PER_BYTE, WORK_PER_PLACE
 from consumerd.storage.log.errors import DamagedArchiveError
 from consumerd.storage.segments.checking import CheckedBatches, sound_batches
 from consumerd.storage.segments.kinds import MAGIC_AT, MAX_OFFSET, OFFSET_AND_LENGTH, OVERHEAD, same_kind
@@ -46,12 +47,6 @@ _MARKERS: Final = {0: "abort", 1: "commit", 2: "leader-change", 3: "snapshot-hea
 _LARGEST_CODEC: Final = max(RecordCodec)
 #: Where a batch may begin: an offset and a length that are not negative, and a magic of 0 to 2.
 _PLACE = re.compile(rb"(?=[\0-\x7f][\0-\xff]{7}[\0-\x7f][\0-\xff]{7}[\0-\2])")
-#: Bytes of CRC per byte searched, and more in all: looking at a place costs as much as this many bytes.
-_WORK_PER_BYTE: Final = 16
-_FREE_WORK: Final = 64 << 20
-_WORK_PER_PLACE: Final = 2048
-#: Spoiled batches in a row, after which the length of the first is believed.
-_BELIEVED_AFTER: Final = 16
 #: Bytes of batches that are read together: plain ones, and compressed ones, which become larger.
 _TOGETHER: Final = 1 << 20
 _TOGETHER_COMPRESSED: Final = 1 << 17
@@ -170,7 +165,7 @@ class _Reader:
         #: The least offset, and the least leader epoch, that may follow.
         self.least = start
         self.epoch = -1
-        self.work = _FREE_WORK
+        self.work = FREE_WORK
         self.together = together
         self.shallow = shallow
         #: The position up to which each batch is judged by itself.
@@ -259,7 +254,7 @@ class _Reader:
 
         Where they do not, its own length may be what is damaged.
         """
-        for _ in range(_BELIEVED_AFTER):
+        for _ in range(BELIEVED_AFTER):
             if not self._has(size + 1):
                 return True
             length = self._size_of(self.data, self.at + size) if self._has(size + MAGIC_AT + 1) else None
@@ -427,9 +422,9 @@ class _Reader:
         while self.work >= 0:
             data, base = self.data, self.base
             stop = len(data) if high is None else min(len(data), high + MAGIC_AT - base)
-            self.work += max(0, stop - (low - base)) * _WORK_PER_BYTE
+            self.work += max(0, stop - (low - base)) * WORK_PER_BYTE
             for match in _PLACE.finditer(data, low - base, stop):
-                self.work -= _WORK_PER_PLACE
+                self.work -= WORK_PER_PLACE
                 if self.work < 0:
                     return None
                 if self._is_proven(base + match.start()):

@@ -50,7 +50,7 @@ def test_chain_is_two_intact_messages_or_the_last_one(data: bytes, at_end: bool,
 def test_checks_16_bytes_for_each_byte_searched_of_which_a_place_costs_2_kibibytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(archive_resync, "_FREE_WORK", 0)
+    monkeypatch.setattr(archive_resync, "FREE_WORK", 0)
     most = 16 * 1000 - 2048
     for size, found in ((most, 0), (most + 1, None)):
         data = encode_message(b"x" * (size - 6)) + HELLO
@@ -82,19 +82,19 @@ def beyond_the_end(length: int) -> bytes:
 def test_ends_where_no_work_is_left_for_the_next_check(
     monkeypatch: pytest.MonkeyPatch, data: bytes, places: int, checked: int
 ) -> None:
-    monkeypatch.setattr(archive_resync, "_WORK_PER_BYTE", 0)
-    monkeypatch.setattr(archive_resync, "_WORK_PER_PLACE", 100)
+    monkeypatch.setattr(archive_resync, "WORK_PER_BYTE", 0)
+    monkeypatch.setattr(archive_resync, "WORK_PER_PLACE", 100)
     for missing, found in ((0, len(data) - 2 * len(HELLO)), (1, None)):
-        monkeypatch.setattr(archive_resync, "_FREE_WORK", 100 * places + checked - missing)
+        monkeypatch.setattr(archive_resync, "FREE_WORK", 100 * places + checked - missing)
         assert BoundarySearch(1000).find(data, 0, len(data), at_end=True) == found
 
 
 def test_second_message_of_a_chain_and_the_way_to_the_end_are_work_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_resync, "_WORK_PER_BYTE", 0)
-    monkeypatch.setattr(archive_resync, "_WORK_PER_PLACE", 100)
+    monkeypatch.setattr(archive_resync, "WORK_PER_BYTE", 0)
+    monkeypatch.setattr(archive_resync, "WORK_PER_PLACE", 100)
     data = HELLO * 3
     for missing, found in ((0, 0), (1, None)):
-        monkeypatch.setattr(archive_resync, "_FREE_WORK", (100 + 11 + 11) + len(data) + (100 + 11) - missing)
+        monkeypatch.setattr(archive_resync, "FREE_WORK", (100 + 11 + 11) + len(data) + (100 + 11) - missing)
         search = BoundarySearch(1000)
         assert search.find(data, 0, len(data), at_end=True) == 0
         assert search.reaches_end(data, 0)
@@ -102,14 +102,14 @@ def test_second_message_of_a_chain_and_the_way_to_the_end_are_work_too(monkeypat
 
 
 def test_work_is_allowed_for_the_bytes_that_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_resync, "_FREE_WORK", 0)
+    monkeypatch.setattr(archive_resync, "FREE_WORK", 0)
     data = b"\xff" * 1000 + HELLO * 2
     assert BoundarySearch(1000).find(data, 0, len(data), at_end=True) == 1000
     assert BoundarySearch(1000).find(data, 1000, len(data), at_end=True) is None
 
 
 def test_looks_only_where_a_magic_could_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archive_resync, "_FREE_WORK", 0)
+    monkeypatch.setattr(archive_resync, "FREE_WORK", 0)
     data = b"\5" * 1000 + HELLO * 2
     assert BoundarySearch(1 << 27).find(data, 0, len(data), at_end=True) == 1000
 
