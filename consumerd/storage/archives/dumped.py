@@ -6,7 +6,6 @@ would count; everything else is opened as an archive is, and nothing of it is un
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +21,7 @@ from consumerd.storage.log.errors import StorageError
 from consumerd.storage.segments.batches import read_batches
 from consumerd.storage.segments.dialect import SegmentDialect
 from consumerd.storage.segments.finding import SegmentFile, find_segment_files
-from consumerd.storage.segments.transactions import (
-    SegmentTransactions,
-    UncommittedRanges,
-    transactions_of,
-    uncommitted,
-)
+from consumerd.storage.segments.transactions import UncommittedRanges, transactions_of, uncommitted_by_folder
 
 
 class DumpedSegment(NamedTuple):
@@ -105,12 +99,11 @@ def _unpacked(source: SegmentSource) -> Iterator[DumpedSegment | ArchiveFinding]
 
 def find_uncommitted(found: Sequence[SegmentFile | SegmentSource]) -> dict[str, UncommittedRanges]:
     """By folder, the transactions in segments that were not committed: all are read. Raises as `open_dumped`."""
-    seen: defaultdict[str, list[SegmentTransactions]] = defaultdict(list)
-    for each in open_dumped(found):
-        if isinstance(each, DumpedSegment) and each.dialect is SegmentDialect.V08:
-            items = read_batches(each.stream, each.start, together=True)
-            seen[each.folder].append(transactions_of(items, each.start))
-    return {folder: uncommitted(transactions) for folder, transactions in seen.items()}
+    return uncommitted_by_folder(
+        (each.folder, transactions_of(read_batches(each.stream, each.start, together=True), each.start))
+        for each in open_dumped(found)
+        if isinstance(each, DumpedSegment) and each.dialect is SegmentDialect.V08
+    )
 
 
 def _plain(segment: SegmentFile) -> Iterator[DumpedSegment | ArchiveFinding]:

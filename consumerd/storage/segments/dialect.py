@@ -10,13 +10,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from consumerd.storage.segments.batches import batch_size
 from consumerd.wire.v07 import DEFAULT_LIMITS, OuterMessage, read_outer
 from consumerd.wire.v08.records import BatchEnd, decode_records
 
 #: Bytes of a file's beginning that are enough for most: a larger first message is recognised without its CRC.
 HEAD_BYTES: Final = 1 << 20
-_OFFSET, _OVERHEAD, _MAGIC = 8, 12, 16
-_LEAST: Final = (14, 22, 49)
 
 
 class SegmentDialect(StrEnum):
@@ -43,12 +42,7 @@ def _old_score(head: bytes) -> int:
 
 
 def _new_score(head: bytes) -> int:
-    if len(head) <= _MAGIC:
+    if (size := batch_size(head)) is None:
         return 0
-    offset, size = int.from_bytes(head[:_OFFSET], signed=True), int.from_bytes(head[_OFFSET:_OVERHEAD], signed=True)
-    magic = head[_MAGIC]
-    if offset < 0 or magic >= len(_LEAST) or not _LEAST[magic] <= size <= DEFAULT_LIMITS.max_message_bytes:
-        return 0
-    first = head[: _OVERHEAD + size]
-    whole = len(first) == _OVERHEAD + size
-    return 2 if whole and decode_records(first, 0).end is BatchEnd.COMPLETE else 1
+    whole = len(head) >= size
+    return 2 if whole and decode_records(head[:size], 0).end is BatchEnd.COMPLETE else 1

@@ -8,6 +8,7 @@ at the end counts as aborted, since its producer cannot end it any more.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -76,6 +77,15 @@ def transactions_of(items: Iterable[StoredBatch | SegmentFlaw], start: int) -> S
         elif item.control in {"commit", "abort"}:
             ends.append(TransactionEnd(producer, begun.pop(producer, None), item.offset, item.control == "commit"))
     return SegmentTransactions(start, ends, begun)
+
+
+def uncommitted_by_folder(scanned: Iterable[tuple[str, SegmentTransactions]]) -> dict[str, UncommittedRanges]:
+    """By the folder of a partition, where there are some, those that were not committed. `scanned`: in any order."""
+    folders: defaultdict[str, list[SegmentTransactions]] = defaultdict(list)
+    for folder, transactions in scanned:
+        folders[folder].append(transactions)
+    found = {folder: uncommitted(segments) for folder, segments in folders.items()}
+    return {folder: each for folder, each in found.items() if each.ranges}
 
 
 def uncommitted(segments: Iterable[SegmentTransactions]) -> UncommittedRanges:
