@@ -11,7 +11,7 @@ from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.findings import SegmentSummary
 from consumerd.storage.archives.zstd import ZstdDecoder
 from consumerd.storage.log.archive import Flaw, read_runs
-from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
+from consumerd.storage.log.archive_packed import UnpackedStream, gzip_decoder
 from consumerd.storage.log.archive_tar import TarKind, list_members, read_members
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, check_batches, read_batches
 from consumerd.storage.segments.checking import CheckedBatches
@@ -108,7 +108,7 @@ def exercise_tar(data: bytes) -> None:
 
 
 def exercise_packed(data: bytes) -> None:
-    for decoder in (GzipDecoder, ZstdDecoder):
+    for decoder in (gzip_decoder, ZstdDecoder):
         streams = [UnpackedStream(stream, decoder) for stream in (io.BytesIO(data), Dribble(data))]
         whole, cut = [outcome(functools.partial(drained, stream)) for stream in streams]
         assert whole == cut

@@ -42,33 +42,13 @@ class MemberDecoder(Protocol):
         ...
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        """The content of `data`, of about `max_length` bytes at most. Raises DamagedArchiveError."""
+        """The content of `data`, of about `max_length` bytes at most. Raises DamagedArchiveError, IsalError."""
         ...
 
 
-class GzipDecoder:
+def gzip_decoder() -> MemberDecoder:
     """One gzip member, its CRC and length checked."""
-
-    def __init__(self) -> None:
-        self._inflater = isal_zlib.decompressobj(16 + isal_zlib.MAX_WBITS)
-
-    @property
-    def eof(self) -> bool:
-        return self._inflater.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._inflater.unused_data
-
-    @property
-    def unconsumed_tail(self) -> bytes:
-        return self._inflater.unconsumed_tail
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        try:
-            return self._inflater.decompress(data, max_length)
-        except _IsalError as error:
-            raise DamagedArchiveError(f"the gzip data is damaged: {error}") from error
+    return isal_zlib.decompressobj(16 + isal_zlib.MAX_WBITS)
 
 
 class UnpackedStream:
@@ -77,7 +57,7 @@ class UnpackedStream:
     def __init__(
         self,
         packed: ByteStream,
-        decoder: Callable[[], MemberDecoder] = GzipDecoder,
+        decoder: Callable[[], MemberDecoder] = gzip_decoder,
         *,
         what: str = "gzip",
         expansion: int = DEFAULT_EXPANSION,
@@ -107,7 +87,10 @@ class UnpackedStream:
         while data:
             decoder = self._new_decoder()
             while not decoder.eof:
-                piece = decoder.decompress(data, _PIECE)
+                try:
+                    piece = decoder.decompress(data, _PIECE)
+                except _IsalError as error:
+                    raise DamagedArchiveError(f"the {self._what} data is damaged: {error}") from error
                 data = decoder.unconsumed_tail
                 if piece:
                     yield self._counted(piece)

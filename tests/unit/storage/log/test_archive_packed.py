@@ -10,7 +10,7 @@ import pytest
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log import archive_packed as packed
 from consumerd.storage.log.archive_items import ByteStream
-from consumerd.storage.log.archive_packed import GzipDecoder, UnpackedStream
+from consumerd.storage.log.archive_packed import UnpackedStream, gzip_decoder
 from tests.fuzz.laws_archive import Dribble
 
 PLAIN = random.Random(1).randbytes(300_000) + b"a" * 300_000
@@ -96,7 +96,7 @@ def test_unpacks_few_mebibytes_at_once() -> None:
 
 
 def test_decoder_returns_at_most_the_length_asked_for() -> None:
-    decoder = GzipDecoder()
+    decoder = gzip_decoder()
     piece = decoder.decompress(gzip.compress(bytes(1 << 20)), 1000)
     assert piece == bytes(1000)
     assert not decoder.eof
