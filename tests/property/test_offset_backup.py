@@ -14,6 +14,7 @@ from consumerd.operate.admin.changes import V07ChangePlanner
 from consumerd.operate.admin.editing import backup_of, write_changes
 from consumerd.operate.admin.logs import BrokerLogs
 from consumerd.operate.admin.offset_file import format_json, parse_offsets
+from consumerd.operate.admin.snapshot import V07GroupSnapshot
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.paths import offset_path
 from consumerd.wire.registry.values import MAX_OFFSET
@@ -47,7 +48,7 @@ def test_backups_restore_in_reverse_order(
 
             async def change(to: dict[TopicPartition, int | None]) -> str:
                 view = await ClusterView(zk).read_group("g")
-                changes = await V07ChangePlanner(view, {}, {}, BrokerLogs({}, nobody)).set_to(to)
+                changes = await V07ChangePlanner(V07GroupSnapshot(view, {}), {}, {}, BrokerLogs({}, nobody)).set_to(to)
                 await write_changes(zk, changes, force=force)
                 return format_json(backup_of(changes))
 

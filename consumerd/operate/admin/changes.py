@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.v07.boundaries import begins_message, boundary_before
-from consumerd.net.cluster.groups import GroupView
 from consumerd.operate.admin.diagnosis_offsets import inside_words
 from consumerd.operate.admin.logs import BrokerLogs, GroupLogs, LogRange, LookupFailure, OffsetAtTime
 from consumerd.operate.admin.snapshot import GroupSnapshot, Topics
@@ -78,10 +77,11 @@ class OffsetCheck(NamedTuple):
 
 
 class ChangePlanner:
-    """Plans changes of one group's offsets, of either dialect; `logs` queries brokers."""
+    """Plans changes of one group's offsets; `logs` queries brokers. Each offset within a log is a place to start at."""
 
-    def __init__(self, view: GroupView, logs: GroupLogs) -> None:
-        self._view = view
+    def __init__(self, snapshot: GroupSnapshot, logs: GroupLogs) -> None:
+        self._snapshot = snapshot
+        self._view = snapshot.view
         self._logs = logs
         self._turn = asyncio.Semaphore(AT_ONCE)
 
@@ -151,6 +151,10 @@ class ChangePlanner:
 
     def _refusal(self, partition: TopicPartition, *, delete: bool = False) -> str | None:
         """The reason why the partition's offset cannot be changed here, or deleted."""
+        if partition in self._snapshot.at_broker:
+            return KEPT_BY_BROKER
+        if delete and self._snapshot.by_broker and self._view.offsets.get(partition) is not None:
+            return "brokers cannot delete a single offset: change it, or delete the whole group"
         return None
 
     async def _boundary(self, partition: TopicPartition, offset: int) -> int:
@@ -171,7 +175,9 @@ class ChangePlanner:
         )
 
     def _version(self, partition: TopicPartition) -> int | None:
-        """The version of the offset's node; None if there is none. Raises NameRefusedError for a name of no node."""
+        """The version of the offset's node; None if there is none."""
+        if self._snapshot.by_broker:
+            return None  # its group may have a name that no node can have
         stat = self._view.stats.get(offset_path(self._view.group, partition))
         return None if stat is None else stat.version
 
@@ -191,14 +197,14 @@ class ChangePlanner:
 
 
 class V07ChangePlanner(ChangePlanner):
-    """Of a group of 0.7. `topics` and `brokers` are the registered ones."""
+    """Of a group of 0.7, whose offsets are bytes. `topics` and `brokers` are the registered ones."""
 
     _logs: BrokerLogs
 
     def __init__(
-        self, view: GroupView, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs
+        self, snapshot: GroupSnapshot, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs
     ) -> None:
-        super().__init__(view, logs)
+        super().__init__(snapshot, logs)
         self._topics = topics
         self._brokers = brokers
 
@@ -237,23 +243,3 @@ class V07ChangePlanner(ChangePlanner):
         if partition.broker not in self._brokers:
             return LookupFailure(f"broker {partition.broker} is not registered")
         return LookupFailure(f"broker {partition.broker} has no such partition")
-
-
-class V08ChangePlanner(ChangePlanner):
-    """Of a group of Kafka 0.8 or later, where each offset within the log is a place to start at."""
-
-    def __init__(self, snapshot: GroupSnapshot, logs: GroupLogs) -> None:
-        super().__init__(snapshot.view, logs)
-        self._snapshot = snapshot
-
-    def _version(self, partition: TopicPartition) -> int | None:
-        if self._snapshot.by_broker:
-            return None  # its group may have a name that no node can have
-        return super()._version(partition)
-
-    def _refusal(self, partition: TopicPartition, *, delete: bool = False) -> str | None:
-        if partition in self._snapshot.at_broker:
-            return KEPT_BY_BROKER
-        if delete and self._snapshot.by_broker and self._view.offsets.get(partition) is not None:
-            return "brokers cannot delete a single offset: change it, or delete the whole group"
-        return None

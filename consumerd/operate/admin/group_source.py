@@ -193,7 +193,7 @@ class V07Groups(GroupNodes):
         return V07GroupSnapshot(GroupView(group), {}, self._brokers)
 
     async def planner(self, snapshot: GroupSnapshot, topics: Collection[str]) -> V07ChangePlanner:
-        return V07ChangePlanner(snapshot.view, await self.topics(topics), self._brokers, self.logs)
+        return V07ChangePlanner(snapshot, await self.topics(topics), self._brokers, self.logs)
 
     async def partitions(self, snapshot: GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
         """As of `GroupSource`, in 0.7's order of names."""

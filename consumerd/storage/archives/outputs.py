@@ -29,8 +29,7 @@ from consumerd.base.files import SystemFiles, write_all
 from consumerd.storage.archives.errors import OutputFolderError, WriteFailedError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.options import ExportCompression, ExportFormat, ExportOptions
-from consumerd.wire.errors import InvalidTopicError
-from consumerd.wire.v07 import validate_topic
+from consumerd.storage.log.archive_names import is_topic
 
 MANIFEST = "_manifest.json"
 PARTIAL = ".partial"
@@ -59,11 +58,7 @@ def is_output(name: str) -> bool:
     Names come from the manifest and the notes of a former run, which every writer to the folder can change.
     """
     topic, _, rest = name.partition("/")
-    try:
-        validate_topic(topic)
-    except InvalidTopicError:
-        return False
-    return topic not in (MANIFEST, PARTIAL) and _OUTPUT.fullmatch(rest) is not None
+    return is_topic(topic) and topic not in (MANIFEST, PARTIAL) and _OUTPUT.fullmatch(rest) is not None
 
 
 class _Packer(Protocol):

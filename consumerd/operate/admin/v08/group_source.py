@@ -20,7 +20,7 @@ from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetSto
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.cluster.reading import children, read_all
 from consumerd.net.cluster.view_v08 import V08ClusterView, V08Topics
-from consumerd.operate.admin.changes import V08ChangePlanner
+from consumerd.operate.admin.changes import ChangePlanner
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.group_source import GroupNodes, GroupSource
 from consumerd.operate.admin.snapshot import GroupSnapshot
@@ -69,8 +69,8 @@ class V08GroupSource(GroupSource):
     async def unknown(self, group: str) -> V08GroupSnapshot:
         return V08GroupSnapshot(GroupView(group), {}, self.coordinator)
 
-    async def planner(self, snapshot: GroupSnapshot, topics: Collection[str] = ()) -> V08ChangePlanner:
-        return V08ChangePlanner(snapshot, self.logs)
+    async def planner(self, snapshot: GroupSnapshot, topics: Collection[str] = ()) -> ChangePlanner:
+        return ChangePlanner(snapshot, self.logs)
 
     async def partitions(self, snapshot: GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
         if not topics:

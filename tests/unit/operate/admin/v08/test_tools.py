@@ -19,7 +19,7 @@ from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
-from consumerd.operate.admin.changes import OffsetTarget, OffsetTargetKind, V08ChangePlanner
+from consumerd.operate.admin.changes import ChangePlanner, OffsetTarget, OffsetTargetKind
 from consumerd.operate.admin.diagnosis import diagnose_once
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import in_the_way
@@ -121,11 +121,11 @@ def offsets_of(*parts: tuple[int, int, int]) -> Answer:
     return {"topics": [{"name": "t", "partitions": told}]}
 
 
-def planner(*answers: Answer, committed: dict[TopicPartition, int] | None = None) -> V08ChangePlanner:
+def planner(*answers: Answer, committed: dict[TopicPartition, int] | None = None) -> ChangePlanner:
     """For a group in ZooKeeper; `answers` of the leader to LIST_OFFSETS: by default, the log has 3 to 8."""
     client, _ = cluster(ListOffsets=answers or [offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     snapshot = V08GroupSnapshot(GroupView("g", offsets=committed or {}), {"t": (0, 1)})
-    return V08ChangePlanner(snapshot, V08BrokerLogs(client))
+    return ChangePlanner(snapshot, V08BrokerLogs(client))
 
 
 async def test_reports_partitions_whose_ends_are_unknown() -> None:
@@ -156,7 +156,7 @@ async def test_finds_a_time_by_segments_and_by_messages() -> None:
 
     for told, after, note in (((5,), 5, "whole segments"), ((), 3, "whole segments")):
         client, channel = cluster(old, ListOffsets=[by_segment(3), by_segment(9), by_segment(*told)])
-        planned = V08ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
+        planned = ChangePlanner(V08GroupSnapshot(GroupView("g"), {"t": (0,)}), V08BrokerLogs(client))
         [change] = await planned.reset([T0], OffsetTarget(OffsetTargetKind.TIME, 1000))
         assert (change.after, note in (change.note or "")) == (after, True)
         asked = [body["topics"][0]["partitions"][0] for name, _, body in channel.asked if name == "ListOffsets"]
@@ -187,17 +187,17 @@ async def test_current_offset_is_limited_to_the_log_and_its_end_where_none_is_co
 
 async def test_reads_what_brokers_keep() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 5}), {"t": (0, 1)}, CoordinatorKind.BROKER)
-    changes = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None, T1: None})
+    changes = await ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None, T1: None})
     assert [(change.moves, change.problem is None) for change in changes] == [(False, False), (False, True)]
     snapshot.coordinator = CoordinatorKind.ZOOKEEPER
-    [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None})
+    [change] = await ChangePlanner(snapshot, V08BrokerLogs(None)).set_to({T0: None})
     assert (change.moves, change.problem) == (True, None)
 
 
 async def test_plans_for_a_group_at_brokers_whose_name_no_node_can_have() -> None:
     client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))])
     snapshot = V08GroupSnapshot(GroupView("team/h"), {"t": (0,)}, CoordinatorKind.BROKER)
-    [change] = await V08ChangePlanner(snapshot, V08BrokerLogs(client)).set_to({T0: 5})
+    [change] = await ChangePlanner(snapshot, V08BrokerLogs(client)).set_to({T0: 5})
     assert (change.group, change.after, change.version, change.problem) == ("team/h", 5, None, None)
 
 
@@ -333,7 +333,7 @@ async def test_reports_an_unsupported_pattern_as_a_problem() -> None:
 async def test_rejects_changes_in_zookeeper_of_offsets_that_a_broker_keeps() -> None:
     snapshot = V08GroupSnapshot(GroupView("g", offsets={T0: 4}), {"t": (0, 1)}, at_broker={T1: 6})
     assert [snapshot.committed(one) for one in (T0, T1, T2)] == [4, 6, None]
-    planned = V08ChangePlanner(snapshot, V08BrokerLogs(None))
+    planned = ChangePlanner(snapshot, V08BrokerLogs(None))
     for changes in (
         await planned.set_to({T1: 7}), await planned.set_to({T1: None}),
         await planned.reset([T1], OffsetTarget(OffsetTargetKind.EARLIEST)),
@@ -364,7 +364,7 @@ async def test_names_the_permission_that_an_offset_change_lacks() -> None:
     client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=[answer])
     groups = BrokerGroups(client)
     snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, CoordinatorKind.BROKER)
-    changes = await V08ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
+    changes = await ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
     with pytest.raises(BrokerRefusedError, match="permission Read on the topic 't'"):
         await groups.write(changes, force=False)
 
@@ -376,7 +376,7 @@ async def test_rejects_offsets_for_a_group_that_became_active() -> None:
     client, _ = cluster(ListOffsets=[offsets_of((0, 0, 3)), offsets_of((0, 0, 8))], OffsetCommit=answers)
     groups = BrokerGroups(client)
     snapshot = V08GroupSnapshot(GroupView("g"), {"t": (0,)}, CoordinatorKind.BROKER)
-    changes = await V08ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
+    changes = await ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
     with pytest.raises(RefusedError, match="only from its members"):
         await groups.write(changes, force=True)
 
