@@ -100,7 +100,7 @@ def restore(paths: Sequence[str], *, as_json: bool, allow_torn_tail: bool, **opt
     from consumerd.storage.archives.copies import existing_topics  # noqa: PLC0415
     from consumerd.storage.archives.pool import StopFlag  # noqa: PLC0415
     from consumerd.storage.archives.sources import find_sources  # noqa: PLC0415
-    from consumerd.storage.log.archive import FlawKind  # noqa: PLC0415
+    from consumerd.storage.log.archive_items import FlawKind  # noqa: PLC0415
     from consumerd.storage.log.archive_names import ArchiveLayout  # noqa: PLC0415
 
     section = target_section(options["to_servers"], options["to_config"])

@@ -10,7 +10,8 @@ from typing import Any, Final
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.archives.findings import SegmentSummary
 from consumerd.storage.archives.zstd import ZstdDecoder
-from consumerd.storage.log.archive import Flaw, read_runs
+from consumerd.storage.log.archive import read_runs
+from consumerd.storage.log.archive_items import Flaw
 from consumerd.storage.log.archive_packed import UnpackedStream, gzip_decoder
 from consumerd.storage.log.archive_tar import TarKind, list_members, read_members
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, check_batches, read_batches

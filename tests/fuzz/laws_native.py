@@ -18,7 +18,8 @@ from consumerd.handlers import Batch
 from consumerd.handlers.builtin.records import encode_pieces, encode_records
 from consumerd.storage.archives.ndjson import NdjsonWriter
 from consumerd.storage.archives.rows import RowOrigin
-from consumerd.storage.log.archive import ArchivedRun, Flaw, read_indexed
+from consumerd.storage.log.archive import read_indexed
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire import compress, crc32
 from consumerd.wire.v07 import Codec, decode_batch, encode_message

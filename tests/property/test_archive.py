@@ -26,7 +26,8 @@ from consumerd.storage.archives.export import ArchiveExport
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
 from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import find_sources
-from consumerd.storage.log.archive import ArchivedRun, Flaw, read_runs
+from consumerd.storage.log.archive import read_runs
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw
 from consumerd.wire.v07 import BatchEnd, Codec, DecodeLimits, decode_batch, encode_message_set
 
 LIMITS = DecodeLimits(max_message_bytes=1 << 20, max_decompressed_bytes=1 << 20)

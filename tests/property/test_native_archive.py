@@ -16,7 +16,8 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.storage.archives.findings import SegmentSummary
 from consumerd.storage.log import archive as reading
-from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages, read_indexed, read_runs
+from consumerd.storage.log.archive import read_indexed, read_runs
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec, MessageBatch, MessageLeaf, encode_message, encode_message_set, walk
 from consumerd.wire.v07.batch import MessageRun
 from tests.fuzz.mangling import mangled

@@ -20,14 +20,8 @@ from consumerd.storage.archives.copies import existing_topics
 from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.archives.opening import open_segments
 from consumerd.storage.archives.sources import SegmentSource, find_sources, unpacked_name
-from consumerd.storage.log.archive import (
-    MAX_SEGMENT_BYTES,
-    Flaw,
-    FlawKind,
-    IndexedMessages,
-    read_indexed,
-)
-from consumerd.storage.log.archive_items import ArchivedRun
+from consumerd.storage.log.archive import read_indexed
+from consumerd.storage.log.archive_items import MAX_SEGMENT_BYTES, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, LOG_SUFFIX, ArchiveLayout
 from consumerd.storage.log.segment import SUFFIX
 

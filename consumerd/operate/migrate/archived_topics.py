@@ -27,7 +27,7 @@ from consumerd.storage.archives.errors import CorruptSegmentError, MissingTopics
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.opening import abandoned, open_segments, told_apart
 from consumerd.storage.archives.sources import SegmentSource
-from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT, ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.cluster_metadata import METADATA_TOPIC

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.segments.dialect import SegmentDialect
 
 

@@ -25,7 +25,8 @@ from consumerd.storage.archives.pool import Emit, ReadMeter
 from consumerd.storage.archives.rows import RowOrigin, RowWriter, is_within, within
 from consumerd.storage.archives.segment_rows import NdjsonRecords, ParquetRecords, RecordWriter
 from consumerd.storage.archives.sources import SegmentSource
-from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
+from consumerd.storage.log.archive import read_indexed
+from consumerd.storage.log.archive_items import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
+from consumerd.storage.log.archive_items import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch
 from consumerd.storage.segments.checking import CheckedBatches
@@ -23,7 +23,7 @@ MAX_FINDINGS = 1000
 
 
 class ArchiveFindingKind(StrEnum):
-    """The kinds of defects other than the flaws inside of a segment (`consumerd.storage.log.archive.FlawKind`)."""
+    """The kinds of defects other than the flaws inside of a segment (`FlawKind`)."""
 
     #: A segment ends before the next one begins, and ends well: a file is missing, or the end of one.
     GAP = "gap"

@@ -16,7 +16,7 @@ from consumerd.storage.archives.errors import OutputFolderError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.options import ExportOptions
 from consumerd.storage.archives.outputs import MANIFEST, is_output
-from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.storage.segments.dialect import SegmentDialect
 

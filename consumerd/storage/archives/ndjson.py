@@ -14,7 +14,7 @@ from json.encoder import encode_basestring
 from typing import Protocol
 
 from consumerd.storage.archives.rows import RowOrigin, json_frame
-from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
 
 #: Rows put together at once: a wrapper may have millions.

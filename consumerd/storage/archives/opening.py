@@ -20,8 +20,7 @@ from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, packing_of, reading
 from consumerd.storage.archives.zstd import ZstdDecoder
-from consumerd.storage.log.archive import ByteStream, FlawKind
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, unread
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, ByteStream, FlawKind, unread
 from consumerd.storage.log.archive_names import (
     INSIDE,
     LOG_SUFFIX,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from consumerd.storage.log.archive import DEFAULT_EXPANSION
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import DEFAULT_LAYOUT
 
 

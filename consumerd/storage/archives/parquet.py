@@ -20,7 +20,7 @@ from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.ndjson import ByteSink
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.storage.archives.rows import RowOrigin
-from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw, IndexedMessages
 from consumerd.wire.v07 import Codec
 
 #: A row group ends at the first of these.

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from json.encoder import encode_basestring
 from typing import NamedTuple, Protocol
 
-from consumerd.storage.log.archive import ArchivedRun, Flaw, IndexedMessages
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw, IndexedMessages
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
 

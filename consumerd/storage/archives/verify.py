@@ -17,7 +17,8 @@ from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKi
 from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
 from consumerd.storage.archives.pool import BytesRead, Emit, Progress, ReadMeter, StopFlag, run_tasks
 from consumerd.storage.archives.sources import SegmentSource
-from consumerd.storage.log.archive import DEFAULT_EXPANSION, read_indexed
+from consumerd.storage.log.archive import read_indexed
+from consumerd.storage.log.archive_items import DEFAULT_EXPANSION
 from consumerd.storage.log.archive_names import (
     DEFAULT_LAYOUT,
     INSIDE,

@@ -25,7 +25,6 @@ from consumerd.storage.log.archive_items import (
     DEFAULT_EXPANSION,
     FREE_EXPANSION,
     MAX_SEGMENT_BYTES,
-    MESSAGE_FLAWS,
     ArchivedRun,
     ByteStream,
     Flaw,
@@ -41,21 +40,6 @@ from consumerd.wire.v07.decode import LARGE_WRAPPER, NATIVE_BYTES, native_limits
 from consumerd.wire.v07.outer import HEADER_SIZE
 from consumerd.wire.v07.unwrap import unwrap, unwrap_pieces
 from consumerd.wire.v07.walk import LAYOUTS, walk
-
-__all__ = [
-    "DEFAULT_EXPANSION",
-    "FREE_EXPANSION",
-    "MAX_SEGMENT_BYTES",
-    "MESSAGE_FLAWS",
-    "WINDOW",
-    "ArchivedRun",
-    "ByteStream",
-    "Flaw",
-    "FlawKind",
-    "IndexedMessages",
-    "read_indexed",
-    "read_runs",
-]
 
 #: Bytes requested from the stream at once.
 WINDOW = 1 << 20

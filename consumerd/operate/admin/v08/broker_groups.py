@@ -22,9 +22,10 @@ from consumerd.net.cluster.view_v08 import PartitionView, V08Topics
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.errors import RefusedError
 from consumerd.operate.admin.removal import GroupRemains
+from consumerd.operate.admin.snapshot import named_topics
 from consumerd.operate.admin.v08.group_source import V08GroupSource
 from consumerd.operate.admin.v08.logs import V08BrokerLogs
-from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, texts_of
+from consumerd.operate.admin.v08.snapshot import CoordinatorKind, V08GroupSnapshot, epochs_of, numbers_of, texts_of
 from consumerd.operate.admin.v08.topic_requests import TopicsByRequests
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.errors import RegistryError
@@ -187,14 +188,10 @@ class BrokerGroups(V08GroupSource):
         view.offsets = {partition: committed[partition].offset for partition in sorted(committed)}
         if not view.members and not view.offsets and described.state in ("", _DEAD):
             raise NotFoundError(f"no broker knows a group {group!r}; see `consumerd group list`")
-        wanted = {partition.topic for partition in (*view.owners, *view.offsets)}
-        for seen in view.members.values():
-            if isinstance(seen.subscription, StaticSubscription):
-                wanted |= seen.subscription.streams.keys()
-        topics = {topic: tuple(sorted(numbers)) for topic, numbers in (await self.topics(wanted)).items()}
+        named, _ = named_topics(view)
         return V08GroupSnapshot(
             view,
-            topics,
+            numbers_of(await self.topics(named)),
             self.coordinator,
             described.assignor,
             moving,

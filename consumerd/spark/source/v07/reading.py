@@ -36,7 +36,8 @@ from consumerd.spark.source.request import (
 )
 from consumerd.spark.source.split import V07Split
 from consumerd.spark.source.v07.segment_file import SegmentReader, SplitStream, open_segment
-from consumerd.storage.log.archive import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
+from consumerd.storage.log.archive import read_indexed
+from consumerd.storage.log.archive_items import MESSAGE_FLAWS, ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v07.walk import LAYOUTS
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from consumerd.storage.archives.contiguity import judge
 from consumerd.storage.archives.findings import MAX_FINDINGS, ArchiveFindingKind, SegmentSummary
-from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw, FlawKind
 from consumerd.wire.v07 import Codec
 
 

@@ -9,7 +9,7 @@ from consumerd.storage.archives.errors import OutputFolderError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
-from consumerd.storage.log.archive import FlawKind
+from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.log.archive_names import SegmentName
 
 OPTIONS = ExportOptions(broker=2)

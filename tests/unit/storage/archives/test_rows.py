@@ -13,7 +13,7 @@ from consumerd.storage.archives.ndjson import NdjsonWriter
 from consumerd.storage.archives.options import ExportCompression
 from consumerd.storage.archives.parquet import ParquetRows
 from consumerd.storage.archives.rows import RowOrigin, RowWriter, within
-from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw, FlawKind
 from consumerd.storage.log.archive_names import SegmentName
 from consumerd.wire.v07 import Codec
 

@@ -12,7 +12,8 @@ import pytest
 from consumerd.base import native
 from consumerd.storage import DamagedArchiveError
 from consumerd.storage.log import archive as reading
-from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed, read_runs
+from consumerd.storage.log.archive import read_indexed, read_runs
+from consumerd.storage.log.archive_items import ArchivedRun, Flaw, FlawKind, IndexedMessages
 from consumerd.wire.v07 import Codec, DecodeLimits, MessageLeaf, decode_batch, encode_message, encode_message_set
 
 HELLO = bytes.fromhex("0000000b 01 00 3610a686") + b"hello"

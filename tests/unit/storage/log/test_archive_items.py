@@ -4,8 +4,17 @@ import io
 
 import pytest
 
-from consumerd.storage.log.archive import ArchivedRun, Flaw, FlawKind, IndexedMessages, read_indexed
-from consumerd.storage.log.archive_items import DEFAULT_EXPANSION, FREE_EXPANSION, MAX_SEGMENT_BYTES, MESSAGE_FLAWS
+from consumerd.storage.log.archive import read_indexed
+from consumerd.storage.log.archive_items import (
+    DEFAULT_EXPANSION,
+    FREE_EXPANSION,
+    MAX_SEGMENT_BYTES,
+    MESSAGE_FLAWS,
+    ArchivedRun,
+    Flaw,
+    FlawKind,
+    IndexedMessages,
+)
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
 
 START = 1000
