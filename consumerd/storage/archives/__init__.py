@@ -3,7 +3,7 @@
 In: directories and tars of segments. Out: findings, or files of rows with a manifest, made on worker processes.
 
 Files in reading order: sources, opening, pool, worker_processes, verify, contiguity, findings, export,
-export_worker, isolation, manifest, outputs, rows, ndjson, parquet, arrays, segment_rows, dumped, group_offsets,
+export_worker, manifest, outputs, rows, ndjson, parquet, arrays, segment_rows, dumped, group_offsets,
 folders, listing, segment_ends, cluster_metadata, copies, zstd, options, extras, errors.
 
 Easy to miss:

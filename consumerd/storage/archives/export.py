@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from consumerd.base.files import SystemFiles
 from consumerd.storage.archives.contiguity import ArchiveReport, judge
@@ -25,9 +26,14 @@ from consumerd.storage.archives.errors import (
     MissingTopicsError,
     OutputFolderError,
 )
-from consumerd.storage.archives.export_worker import ExportTask, SegmentExported, export_source, wanted
+from consumerd.storage.archives.export_worker import (
+    ExportTask,
+    SegmentExported,
+    export_source,
+    scan_transactions,
+    wanted,
+)
 from consumerd.storage.archives.findings import ArchiveFinding, SegmentSummary
-from consumerd.storage.archives.isolation import find_uncommitted
 from consumerd.storage.archives.manifest import Manifest, ManifestEntry, load
 from consumerd.storage.archives.opening import stamp_of
 from consumerd.storage.archives.options import ExportFormat, ExportOptions
@@ -37,7 +43,7 @@ from consumerd.storage.archives.pool import BytesRead, Progress, StopFlag, run_t
 from consumerd.storage.archives.sources import Packing, SegmentSource
 from consumerd.storage.log.archive_names import INSIDE, ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.log.segment import SUFFIX
-from consumerd.storage.segments.transactions import UncommittedRanges
+from consumerd.storage.segments.transactions import UncommittedRanges, uncommitted_by_folder
 
 #: The manifest is written at most once in this many seconds, and not more than a twentieth of the time: what a kill
 #: costs.
@@ -109,8 +115,10 @@ class ArchiveExport:
             self._folder.clean(self._outputs.__contains__)
             self._require_topics()
             if self._options.read_committed:
-                sources, workers = self._sources, self._workers
-                self._left_out = find_uncommitted(sources, self._options, workers=workers, stop=self._stop)
+                scanned: list[Any] = []
+                scan = partial(scan_transactions, self._options)
+                run_tasks(scan, self._sources, workers=self._workers, on_event=scanned.append, stop=self._stop)
+                self._left_out = uncommitted_by_folder(scanned)
             tasks = self._plan()
             self._save()
             self._next_save = 0.0  # the first result is safe at once, the others soon

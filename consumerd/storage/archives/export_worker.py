@@ -17,7 +17,7 @@ from consumerd.storage.archives.errors import CorruptSegmentError, ReadFailedErr
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.manifest import ManifestEntry
 from consumerd.storage.archives.ndjson import NdjsonWriter
-from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
+from consumerd.storage.archives.opening import OpenSegment, abandoned, open_logs, open_segments, told_apart
 from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCorrupt
 from consumerd.storage.archives.outputs import PartialFile
 from consumerd.storage.archives.parquet import ParquetRows
@@ -30,7 +30,7 @@ from consumerd.storage.log.archive_items import MESSAGE_FLAWS, ArchivedRun, Flaw
 from consumerd.storage.log.archive_names import ArchiveLayout, MisnamedSegmentError, SegmentName
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.dialect import SegmentDialect
-from consumerd.storage.segments.transactions import UncommittedRanges
+from consumerd.storage.segments.transactions import UncommittedRanges, transactions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,24 @@ def export_source(options: ExportOptions, folder: str, files: SystemFiles, task:
     except ReadFailedError as error:
         emit(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
     meter.finish(source.size)
+
+
+def scan_transactions(options: ExportOptions, source: SegmentSource, emit: Emit) -> None:
+    """The work of one worker before the export: emits the folder of a partition, and the transactions of a segment.
+
+    A transaction may end in a later segment. What cannot be read is reported by the export.
+    """
+    layout = ArchiveLayout(options.layout, options.broker)
+    try:
+        for found in open_logs(source, layout, expansion=options.expansion):
+            if isinstance(found, ArchiveFinding):
+                continue
+            name, opened = found
+            if not options.topics or name.topic in options.topics:
+                items = read_batches(opened.stream, name.start, together=True)
+                emit((name.folder, transactions_of(items, name.start)))
+    except ReadFailedError:
+        return
 
 
 def wanted(name: SegmentName, size: int | None, options: ExportOptions) -> bool:
