@@ -202,9 +202,6 @@ class ArchivedPartition:
         if epoch > (self.epochs[-1].epoch if self.epochs else -1):
             self.epochs.append(EpochStart(epoch, item.offset))
 
-    def _is_left_out(self, item: StoredBatch, *, committed: bool) -> bool:
-        return item.control is not None or (committed and self._left_out.has(item))
-
     def _items(
         self, segment: ArchivedSegment, on_bytes: Callable[[int], object]
     ) -> Iterator[StoredBatch | SegmentFlaw]:
@@ -247,7 +244,7 @@ class ArchivedPartition:
                 if item.offset >= end:
                     break
                 least, start = start, item.next_offset
-                if self._is_left_out(item, committed=committed):
+                if item.control is not None or (committed and self._left_out.has(item)):
                     continue
                 for record in item.records.messages():
                     if not least <= record.offset < end:

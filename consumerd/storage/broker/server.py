@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import Awaitable, Callable
 from typing import Self
 
 import structlog
@@ -218,12 +219,13 @@ class Broker:
                 self._rng,
                 registration.add_topic if registration is not None else None,
             )
+            flush_pause, clean_pause = self.config.flush_check_ms / 1000, self.config.cleanup_minutes * 60.0
             tasks = [
                 group.create_task(self._connections.accept(listener, group, requests), name="accept"),
                 group.create_task(self._connections.look_after(), name="idle connections"),
-                group.create_task(self._flush_regularly(partitions), name="flush"),
-                group.create_task(self._clean_regularly(partitions), name="retention"),
-                group.create_task(self._rest_regularly(partitions), name="idle logs"),
+                group.create_task(self._regularly(partitions.flush_overdue, flush_pause, flush_pause), name="flush"),
+                group.create_task(self._regularly(partitions.clean, _FIRST_CLEANUP, clean_pause), name="retention"),
+                group.create_task(self._regularly(partitions.rest, _REST, _REST), name="idle logs"),
             ]
             if registration is not None:
                 tasks.append(group.create_task(registration.run(), name="registration"))
@@ -260,23 +262,12 @@ class Broker:
             self._zookeeper, config.broker_id, host, self.port, config.partitions_of, self._clock, self._rng
         )
 
-    # -- tasks
-
-    async def _flush_regularly(self, partitions: BrokerPartitions) -> None:
+    async def _regularly(self, work: Callable[[], Awaitable[None]], first: float, pause: float) -> None:
+        """Do `work` after `first` seconds, and then `pause` seconds after each end of it."""
+        await self._clock.sleep(first)
         while True:
-            await self._clock.sleep(self.config.flush_check_ms / 1000)
-            await partitions.flush_overdue()
-
-    async def _clean_regularly(self, partitions: BrokerPartitions) -> None:
-        await self._clock.sleep(_FIRST_CLEANUP)
-        while True:
-            await partitions.clean()
-            await self._clock.sleep(self.config.cleanup_minutes * 60.0)
-
-    async def _rest_regularly(self, partitions: BrokerPartitions) -> None:
-        while True:
-            await self._clock.sleep(_REST)
-            await partitions.rest()
+            await work()
+            await self._clock.sleep(pause)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -199,29 +199,22 @@ class ClientStream:
             # No answer carries the acknowledgement. One that the kernel delays by 40 ms or more would hold up a client
             # whose send buffer is smaller than its request: most JVM producers on this machine.
             self._sock.setsockopt(socket.IPPROTO_TCP, cast("int", _ACKNOWLEDGE), 1)
-        await self._readable()
+        await self._ready(reading=True)
         if not self._buffer:  # released meanwhile
             self._buffer = bytearray(_BUFFER)
 
-    async def _readable(self) -> None:
-        waiter = self._waiter = self._loop.create_future()
-        self._reading = True
-        self._loop.add_reader(self._fd, _wake, waiter)
+    async def _ready(self, *, reading: bool) -> None:
+        """Wait until the socket can be read, or written to."""
+        loop = self._loop
+        add, remove = (loop.add_reader, loop.remove_reader) if reading else (loop.add_writer, loop.remove_writer)
+        waiter = self._waiter = loop.create_future()
+        self._reading = reading
+        add(self._fd, _wake, waiter)
         try:
             await waiter
         finally:
-            self._loop.remove_reader(self._fd)
+            remove(self._fd)
             self._waiter, self._reading = None, False
-            self._turn = _TURN
-
-    async def _writable(self) -> None:
-        waiter = self._waiter = self._loop.create_future()
-        self._loop.add_writer(self._fd, _wake, waiter)
-        try:
-            await waiter
-        finally:
-            self._loop.remove_writer(self._fd)
-            self._waiter = None
             self._turn = _TURN
 
     def stop(self) -> None:
@@ -310,7 +303,7 @@ class ClientStream:
                 self._moved = True
                 self._stats.sent_bytes += sent
             except (BlockingIOError, InterruptedError):
-                await self._writable()
+                await self._ready(reading=False)
 
     async def _send_range(self, part: SegmentSlice) -> None:
         file, position, left = part.segment.file.fileno(), part.position, part.length
@@ -322,7 +315,7 @@ class ClientStream:
             try:
                 sent = os.sendfile(self._fd, file, position, min(left, _SENDFILE))
             except (BlockingIOError, InterruptedError):
-                await self._writable()
+                await self._ready(reading=False)
                 continue
             if not sent:
                 raise ConnectionAbortedError(f"{part.segment.path} is shorter than when the fetch began")

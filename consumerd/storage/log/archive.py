@@ -215,7 +215,11 @@ class _Reader:
         if allowed < limits.max_decompressed_bytes:
             limits = replace(limits, max_decompressed_bytes=max(0, allowed))
         try:
-            pieces, expanded = self._unwrapped(item.codec, item.payload, limits)
+            if self.piece_bytes is not None:
+                pieces, expanded = unwrap_pieces(item.codec, item.payload, limits=limits, piece_bytes=self.piece_bytes)
+            else:
+                whole, expanded = unwrap(item.codec, item.payload, limits=limits)
+                pieces = iter((whole,))
         except CorruptMessageError as error:
             problem = f"the message at offset {item.offset} cannot be decompressed: {error}"
             yield Flaw(
@@ -228,12 +232,6 @@ class _Reader:
             yield ArchivedRun(item.offset, item.offset, item.magic, item.codec, leaves, first)
             first, leaves = first + len(leaves), following
         yield ArchivedRun(item.offset, item.next_offset, item.magic, item.codec, leaves, first)
-
-    def _unwrapped(self, codec: Codec, payload: bytes, limits: DecodeLimits) -> tuple[Iterator[list[bytes]], int]:
-        if self.piece_bytes is not None:
-            return unwrap_pieces(codec, payload, limits=limits, piece_bytes=self.piece_bytes)
-        leaves, expanded = unwrap(codec, payload, limits=limits)
-        return iter((leaves,)), expanded
 
     def _bad(self, item: OuterMessage) -> Flaw:
         """Read a message that is whole but bad."""

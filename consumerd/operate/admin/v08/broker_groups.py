@@ -162,7 +162,9 @@ class BrokerGroups(V08GroupSource):
             try:
                 found |= {each["group_id"] for each in await self.client.retrying("list groups", ask)}
             except UnsupportedApiError as error:
-                raise _no_groups(error) from error
+                raise UnsupportedApiError(
+                    f"{error}; consumers of Kafka 0.8 have their groups in ZooKeeper: give --zookeeper"
+                ) from error
         return sorted(found)
 
     async def prepare(self, groups: Sequence[str]) -> None:
@@ -368,7 +370,3 @@ def _add_member(view: GroupView, protocol_type: str, described: DescribeGroupsRe
     for topic, numbers in given:
         for number in numbers:
             view.owners[TopicPartition.numbered(topic, number)] = name, 0
-
-
-def _no_groups(error: UnsupportedApiError) -> UnsupportedApiError:
-    return UnsupportedApiError(f"{error}; consumers of Kafka 0.8 have their groups in ZooKeeper: give --zookeeper")

@@ -131,6 +131,9 @@ class TopicsByRequests(TopicChanges):
         attempt: Callable[[Channel], Awaitable[None]],
         unanswered: UnansweredAttempts,
     ) -> None:
+        def is_repeated(error: BrokerError) -> bool:
+            return error.code == _NOT_CONTROLLER if isinstance(error, BrokerRefusedError) else passes(error)
+
         async def once() -> None:
             metadata = await self._client.refresh()
             node_id = metadata.controller
@@ -146,11 +149,7 @@ class TopicsByRequests(TopicChanges):
                     "on request, which began with 0.10.1: give --zookeeper instead of --bootstrap-server"
                 ) from error
 
-        await self._client.retrying(api.name, once, passes=_is_repeated)
-
-
-def _is_repeated(error: BrokerError) -> bool:
-    return error.code == _NOT_CONTROLLER if isinstance(error, BrokerRefusedError) else passes(error)
+        await self._client.retrying(api.name, once, passes=is_repeated)
 
 
 def _topic(plan: TopicPlan, version: int) -> CreateTopicsRequestTopic:
