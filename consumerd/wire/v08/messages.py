@@ -10,7 +10,7 @@ ApiVersions is the exception: a broker that does not know the version that was a
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple
 
@@ -30,7 +30,7 @@ from consumerd.wire.v08.headers import (
     write_response_header,
 )
 from consumerd.wire.v08.schema import Api, Direction, RequestT, ResponseT
-from consumerd.wire.v08.types import Data
+from consumerd.wire.v08.types import Budget, Data
 
 _SIZE = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
@@ -80,27 +80,28 @@ def encode_request(
 
 def encode_request_message(api: Api[Any, Any], message: RequestMessage[Any]) -> bytes:
     """The whole frame of a request with the header that it has. Raises as `encode_request`."""
-    version = message.header.api_version
-    codec = codec_of(api, "request", version)
-    parts: list[Any] = [b""]
-    try:
-        write_request_header(message.header, request_header_version(api, version), parts.append)
-        codec.write(message.body, parts.append)
-        return _framed(parts)
-    except EncodeError as error:
-        raise EncodeError(f"a {api.name} request of version {version} cannot be made: {error}") from None
+    return _encoded(api, "request", message.header.api_version, message)
 
 
 def encode_response(api: Api[Any, Any], version: int, message: ResponseMessage[Any]) -> bytes:
     """The whole frame of a response. Raises EncodeError with the path to the field, UnsupportedVersionError."""
-    codec = codec_of(api, "response", version)
+    return _encoded(api, "response", version, message)
+
+
+def _encoded(
+    api: Api[Any, Any], direction: Direction, version: int, message: RequestMessage[Any] | ResponseMessage[Any]
+) -> bytes:
+    codec = codec_of(api, direction, version)
     parts: list[Any] = [b""]
     try:
-        write_response_header(message.header, response_header_version(api, version), parts.append)
+        if isinstance(message, RequestMessage):
+            write_request_header(message.header, request_header_version(api, version), parts.append)
+        else:
+            write_response_header(message.header, response_header_version(api, version), parts.append)
         codec.write(message.body, parts.append)
         return _framed(parts)
     except EncodeError as error:
-        raise EncodeError(f"a {api.name} response of version {version} cannot be made: {error}") from None
+        raise EncodeError(f"a {api.name} {direction} of version {version} cannot be made: {error}") from None
 
 
 def _framed(parts: list[Any]) -> bytes:
@@ -122,17 +123,8 @@ def decode_request(
     key, version = read_api(data)
     if key != api.key:
         raise FrameError(f"a request has API key {key}, not {api.key} ({api.name})")
-    codec = codec_of(api, "request", version)
-    budget = [limits.max_elements]
-    try:
-        header, position = read_request_header(data, request_header_version(api, version), budget)
-        body, position = codec.read(data, position, budget)
-        _check_end(data, position)
-    except FrameError as error:
-        raise FrameError(
-            f"{len(data)} bytes are not a valid {api.name} request of version {version}: {error}"
-        ) from None
-    return RequestMessage(header, body)
+    header_version = request_header_version(api, version)
+    return RequestMessage(*_decoded(api, "request", version, data, limits, read_request_header, header_version))
 
 
 def decode_response(
@@ -143,17 +135,8 @@ def decode_response(
     Raises FrameError for any bytes that are not such a response, UnsupportedVersionError for an unknown version.
     """
     version = answered_version(api, version, data)
-    codec = codec_of(api, "response", version)
-    budget = [limits.max_elements]
-    try:
-        header, position = read_response_header(data, response_header_version(api, version), budget)
-        body, position = codec.read(data, position, budget)
-        _check_end(data, position)
-    except FrameError as error:
-        raise FrameError(
-            f"{len(data)} bytes are not a valid {api.name} response of version {version}: {error}"
-        ) from None
-    return ResponseMessage(header, body)
+    header_version = response_header_version(api, version)
+    return ResponseMessage(*_decoded(api, "response", version, data, limits, read_response_header, header_version))
 
 
 def decode_response_body(api: Api[Any, ResponseT], version: int, data: Data) -> ResponseT:
@@ -172,16 +155,35 @@ def decode_body(
     limits: MessageLimits = DEFAULT_MESSAGE_LIMITS,
 ) -> dict[str, Any]:
     """Read a message that has no header. Raises FrameError, UnsupportedVersionError."""
+    _, body = _decoded(api, direction, version, data, limits)
+    assert isinstance(body, dict)
+    return body
+
+
+def _decoded(
+    api: Api[Any, Any],
+    direction: Direction,
+    version: int,
+    data: Data,
+    limits: MessageLimits,
+    read_header: Callable[[Data, int, Budget], tuple[Any, int]] | None = None,
+    header_version: int = 0,
+) -> tuple[Any, Any]:
+    """Header and body."""
     codec = codec_of(api, direction, version)
+    budget = [limits.max_elements]
+    header, position = None, 0
     try:
-        body, position = codec.read(data, 0, [limits.max_elements])
-        _check_end(data, position)
+        if read_header is not None:
+            header, position = read_header(data, header_version, budget)
+        body, position = codec.read(data, position, budget)
+        if position != len(data):
+            raise FrameError(f"it ends after {position} bytes")
     except FrameError as error:
         raise FrameError(
             f"{len(data)} bytes are not a valid {api.name} {direction} of version {version}: {error}"
         ) from None
-    assert isinstance(body, dict)
-    return body
+    return header, body
 
 
 def encode_body(api: Api[Any, Any], direction: Direction, version: int, body: Mapping[str, Any]) -> bytes:
@@ -200,8 +202,3 @@ def answered_version(api: Api[Any, Any], version: int, data: Data) -> int:
     if api.key == API_VERSIONS_KEY and len(data) >= 6 and _INT16.unpack_from(data, 4)[0] == _UNSUPPORTED_VERSION:
         return 0
     return version
-
-
-def _check_end(data: Data, position: int) -> None:
-    if position != len(data):
-        raise FrameError(f"it ends after {position} bytes")
