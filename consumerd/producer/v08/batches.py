@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple, Protocol, overload
+from typing import Final, NamedTuple, TypeAlias, overload
 
+from consumerd.base.native import NativeFilling
 from consumerd.base.native import codec as native_codec
 from consumerd.base.partition import TopicPartition
 from consumerd.wire.errors import EncodeError
@@ -293,19 +294,8 @@ class PartitionQueue:
 _MILLISECOND: Final = 1_000_000
 
 
-class Filling(Protocol):
-    """Adds messages to `batch` as long as they have at most `room` bytes, as the producer counts them."""
-
-    batch: ProducerBatch
-    room: int
-
-    def add(self, value: bytes | None, timestamp: int | None, /) -> Delivery | None:
-        """Add a message, of now if `timestamp` is None. Return None, and add nothing, if the producer has to."""
-        ...
-
-
 class PureFilling:
-    """`Filling` in Python. `wall`: seconds since the Unix epoch."""
+    """Adds messages to `batch` as long as they have at most `room` bytes. `wall`: seconds since the Unix epoch."""
 
     __slots__ = ("_nanoseconds", "_times", "_values", "batch", "room")
 
@@ -318,7 +308,7 @@ class PureFilling:
         self._nanoseconds = time.time_ns if wall is time.time else lambda: int(wall() * 1000) * _MILLISECOND
 
     def add(self, value: bytes | None, timestamp: int | None, /) -> Delivery | None:
-        """As `Filling.add`."""
+        """Add a message, of now if `timestamp` is None. Return None, and add nothing, if the producer has to."""
         if value is None:
             return None
         size = OVERHEAD + len(value)
@@ -329,6 +319,9 @@ class PureFilling:
         values = self._values
         values.append(value)
         return new_delivery((self.batch, len(values) - 1))
+
+
+Filling: TypeAlias = PureFilling | NativeFilling
 
 
 def new_filling(batch: ProducerBatch, wall: Callable[[], float]) -> Filling:

@@ -8,30 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate, pairwise
-from typing import Protocol
 
 from consumerd.base.native import NativeCodec
 from consumerd.base.native import codec as native_codec
 
 
-class Sizes(Protocol):
-    """The sizes of messages."""
-
-    #: Bytes of all messages.
-    total: int
-
-    @property
-    def largest(self) -> int:
-        """Bytes of the largest message."""
-        ...
-
-    def fitting(self, first: int, size: int, /) -> tuple[int, int]:
-        """Return the number behind the messages from `first` on that have at most `size` bytes, and their bytes."""
-        ...
-
-
 class PureSizes:
-    """`Sizes` in Python: the bytes up to and with each message, and a binary search in them."""
+    """Sizes in Python: the bytes up to and with each message, and a binary search in them. `total`: of all messages."""
 
     __slots__ = ("_ends", "total")
 
@@ -44,19 +27,19 @@ class PureSizes:
 
     @property
     def largest(self) -> int:
-        """As in `Sizes`."""
+        """Bytes of the largest message."""
         ends = self._ends
         return max([end - begin for begin, end in pairwise(ends)])
 
     def fitting(self, first: int, size: int, /) -> tuple[int, int]:
-        """As in `Sizes`."""
+        """Return the number behind the messages from `first` on that have at most `size` bytes, and their bytes."""
         begin = self._ends[first]
         stop = bisect_right(self._ends, begin + max(0, size), first) - 1
         return stop, self._ends[stop] - begin
 
 
 class NativeSizes:
-    """`Sizes` of a list that the native codec can count."""
+    """As `PureSizes`, of a list that the native codec can count."""
 
     __slots__ = ("_beside", "_native", "_values", "largest", "total")
 
@@ -69,11 +52,11 @@ class NativeSizes:
         self._beside = beside
 
     def fitting(self, first: int, size: int, /) -> tuple[int, int]:
-        """As in `Sizes`."""
+        """As `PureSizes.fitting`."""
         return self._native.fitting_values(self._values, first, size, self._beside)
 
 
-def sizes_of(values: list[bytes | None], beside: int) -> Sizes:
+def sizes_of(values: list[bytes | None], beside: int) -> PureSizes | NativeSizes:
     """The sizes of messages with these values, each of which has `beside` bytes more. The list must not change."""
     native = native_codec()
     if native is not None:
