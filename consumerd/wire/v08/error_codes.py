@@ -1,7 +1,7 @@
 """Error codes of answers: number, name, whether trying again can help, and what they mean.
 
-Strategy: a table. Codes -1 to 43, their names and flags are the guide's (spec 002); `later_name` is what documents
-after it say. The others are those that brokers up to 4.x send. `refresh` is ours: the guide has clients fetch metadata
+Strategy: a table. Codes -1 to 43, their names and flags are the guide's (spec 002), some of which later documents name
+otherwise. The others are those that brokers up to 4.x send. `refresh` is ours: the guide has clients fetch metadata
 again when an error says that a broker no longer hosts the requested partition. A code that no table knows comes from a
 newer broker; it is not worth a retry, because nothing says so.
 """
@@ -14,16 +14,13 @@ from enum import IntEnum
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """`code`, `name`, `retriable`: trying again can help; `text`: what it means; `refresh`: fetch metadata first;
-    `later_name`: its name in later documents, where it is another.
-    """
+    """`code`, `name`, `retriable`: trying again can help; `text`: what it means; `refresh`: fetch metadata first."""
 
     code: int
     name: str
     retriable: bool
     text: str
     refresh: bool = False
-    later_name: str | None = None
 
     def __str__(self) -> str:
         return f"{self.name} ({self.code}): {self.text}"
@@ -181,22 +178,11 @@ _TABLE: tuple[tuple[int, str, bool, str], ...] = (
     (133, "SHARE_SESSION_LIMIT_REACHED", _AGAIN, "the broker has reached its maximum number of share sessions"),
 )
 
-_LATER_NAMES = {
-    -1: "UNKNOWN_SERVER_ERROR",
-    6: "NOT_LEADER_OR_FOLLOWER",
-    14: "COORDINATOR_LOAD_IN_PROGRESS",
-    15: "COORDINATOR_NOT_AVAILABLE",
-    16: "NOT_COORDINATOR",
-}
-
 #: Codes after which the broker is not, or may not be, the right one any more.
 _REFRESH = frozenset({3, 5, 6, 9, 13, 56, 72, 74, 75, 80, 83, 84, 100, 103, 129})
 
 #: All that is known of each code.
-ERRORS = {
-    code: ErrorInfo(code, name, retriable, text, code in _REFRESH, _LATER_NAMES.get(code))
-    for code, name, retriable, text in _TABLE
-}
+ERRORS = {code: ErrorInfo(code, name, retriable, text, code in _REFRESH) for code, name, retriable, text in _TABLE}
 
 
 class ErrorCode(IntEnum):

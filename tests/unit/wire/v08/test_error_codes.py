@@ -18,7 +18,6 @@ def test_named_codes_are_those_of_the_table() -> None:
 def test_flags_say_whether_to_retry_and_refresh() -> None:
     assert error_info(ErrorCode.NOT_LEADER_FOR_PARTITION).retriable
     assert error_info(ErrorCode.NOT_LEADER_FOR_PARTITION).refresh
-    assert error_info(ErrorCode.NOT_LEADER_FOR_PARTITION).later_name == "NOT_LEADER_OR_FOLLOWER"
     assert error_info(ErrorCode.GROUP_LOAD_IN_PROGRESS).retriable
     assert not error_info(ErrorCode.GROUP_LOAD_IN_PROGRESS).refresh
     assert not error_info(ErrorCode.ILLEGAL_GENERATION).retriable
