@@ -19,7 +19,7 @@ from consumerd.base.ports import Clock
 from consumerd.net.connect import Connection, Connector
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.producer.errors import UncertainError
-from consumerd.producer.v07.requests import frames
+from consumerd.producer.v07.encoding import frames
 from consumerd.producer.v07.settings import ProducerSettings
 from consumerd.producer.v07.verify import Verification
 from consumerd.wire.v07 import EncodedProduceRequest, FetchRequest, ProduceRequest

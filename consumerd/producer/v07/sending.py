@@ -22,9 +22,8 @@ from consumerd.net.errors import ConnectError
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.producer.errors import NoBrokerError, UncertainError
 from consumerd.producer.v07.data import ProducerData
-from consumerd.producer.v07.encoding import encode_sets
+from consumerd.producer.v07.encoding import encode_sets, entry_overhead
 from consumerd.producer.v07.links import Address, BrokerLinks
-from consumerd.producer.v07.requests import entry_overhead
 from consumerd.producer.v07.routing import Route, Router
 from consumerd.producer.v07.settings import ProducerSettings
 from consumerd.wire.compression import Codec

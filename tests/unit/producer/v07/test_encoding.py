@@ -6,8 +6,7 @@ import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.producer import MessageSizeTooLargeError
-from consumerd.producer.v07.encoding import HEADER, encode_sets
-from consumerd.producer.v07.requests import entry_overhead, frames
+from consumerd.producer.v07.encoding import HEADER, encode_sets, entry_overhead, frames
 from consumerd.wire.v07 import Codec, MultiProduceRequest, ProduceRequest, decode_batch, decode_request, iter_outer
 
 
