@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from consumerd.base.partition import TopicPartition
-from consumerd.wire.registry.paths import broker_path, id_path, offset_path, owner_path, topic_path
+from consumerd.wire.registry.paths import (
+    broker_path,
+    id_path,
+    offset_path,
+    owner_path,
+    partition_state_path,
+    topic_config_path,
+    topic_path,
+)
 from consumerd.wire.registry.v08.broker import parse_broker_node
-from consumerd.wire.registry.v08.paths import partition_state_path, topic_config_path
 from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
 from consumerd.wire.registry.v08.topic import (
     format_topic_assignment,

@@ -25,7 +25,7 @@ from consumerd.demo.processes import DaemonProcess
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
-from consumerd.wire.registry.v08.paths import partition_state_path
+from consumerd.wire.registry.paths import partition_state_path
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 from consumerd.wire.registry.v08.topic import format_topic_assignment, parse_partition_state, parse_topic_assignment
 from consumerd.wire.v08.apis import PRODUCE

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 
-from consumerd.wire.registry.paths import broker_path, ids_path, topic_path
-from consumerd.wire.registry.v08.paths import partition_path
+from consumerd.wire.registry.paths import broker_path, ids_path, partition_path, topic_path
 from consumerd.wire.registry.v08.topic import format_topic_assignment
 from tests.simulation.kafka_broker import ERAS, Era, KafkaBroker, SimulatedKafka
 from tests.simulation.kafka_logs import KafkaLogs

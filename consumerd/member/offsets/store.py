@@ -57,8 +57,7 @@ from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, Vac
 from consumerd.net.cluster.reading import read_all
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.paths import offset_path, offsets_path, topic_broker_path
-from consumerd.wire.registry.v08.paths import partition_path
+from consumerd.wire.registry.paths import offset_path, offsets_path, partition_path, topic_broker_path
 from consumerd.wire.registry.values import format_offset, parse_offset
 
 if TYPE_CHECKING:

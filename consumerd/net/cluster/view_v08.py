@@ -16,9 +16,8 @@ from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.groups import GroupReader
 from consumerd.net.cluster.reading import children, data, read_all
 from consumerd.wire.registry.errors import RegistryError
-from consumerd.wire.registry.paths import topic_path, topics_path
+from consumerd.wire.registry.paths import partition_state_path, topic_path, topics_path
 from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node
-from consumerd.wire.registry.v08.paths import partition_state_path
 from consumerd.wire.registry.v08.subscription import parse_subscription_v08
 from consumerd.wire.registry.v08.topic import NO_LEADER, parse_partition_state, parse_topic_assignment
 

@@ -1,8 +1,10 @@
-"""The paths of Kafka 0.7 in ZooKeeper: one function per kind of node.
+"""The paths of Kafka in ZooKeeper: one function per kind of node.
 
 Ring 0. Paths are relative to the chroot (spec 001 "ZooKeeper Directories"; golden notes, 4). All parents are
 persistent with null data. Names that come from users are checked here, because a `/` in a group id would otherwise
-name a node of some other group; each function raises NameRefusedError for a name that no node can have.
+name a node of some other group; each function raises NameRefusedError for a name that no node can have. Brokers,
+members, owners and offsets of 0.8 and later have the paths of 0.7; owner and offset nodes are then named as
+`TopicPartition.numbered` says.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from consumerd.wire.registry.errors import NameRefusedError, shown
 CONSUMERS = "/consumers"
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+#: Since 0.8.
+TOPIC_CONFIGS = "/config/topics"
+DELETE_TOPICS = "/admin/delete_topics"
 
 
 #: Characters that ZooKeeper refuses in a path (PathUtils.validatePath), the separator included. It looks at UTF-16
@@ -109,3 +114,31 @@ def offsets_path(group: str, topic: str) -> str:
 def offset_path(group: str, partition: TopicPartition) -> str:
     """Persistent: the offset of the first message that was not handled."""
     return f"{offsets_path(group, partition.topic)}/{partition.name}"
+
+
+# Of Kafka 0.8 and later alone.
+
+
+def partitions_path(topic: str) -> str:
+    """The parent of the topic's partitions, which the controller creates."""
+    return f"{topic_path(topic)}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    """Return the path of a partition's node, which exists from its creation on."""
+    return f"{partitions_path(topic)}/{partition}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    """Persistent: the leader of the partition, and the replicas in sync."""
+    return f"{partitions_path(topic)}/{partition:d}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    """Persistent: the settings in which the topic differs from its brokers' defaults."""
+    return f"{TOPIC_CONFIGS}/{check_name('topic', topic)}"
+
+
+def delete_topic_path(topic: str) -> str:
+    """Persistent, without data: the controller is asked to delete the topic."""
+    return f"{DELETE_TOPICS}/{check_name('topic', topic)}"

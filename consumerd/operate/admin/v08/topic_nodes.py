@@ -20,9 +20,8 @@ from consumerd.net.cluster.view_v08 import V08ClusterView
 from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeExists
 from consumerd.operate.admin.editing import write_together
 from consumerd.operate.admin.errors import ArgumentError, RefusedError
-from consumerd.wire.registry.paths import topic_path
+from consumerd.wire.registry.paths import delete_topic_path, topic_config_path, topic_path
 from consumerd.wire.registry.v08.broker import BrokerNode
-from consumerd.wire.registry.v08.paths import delete_topic_path, topic_config_path
 from consumerd.wire.registry.v08.topic import format_topic_assignment, format_topic_config
 
 # A topic of Kafka 0.8 or later to create, and its replica assignment.

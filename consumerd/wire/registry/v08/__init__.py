@@ -1,4 +1,4 @@
 """Names and values of znodes as Kafka 0.8 and later writes them: JSON.
 
-Files in reading order: json, broker, paths, subscription, topic.
+Files in reading order: json, broker, subscription, topic.
 """

@@ -12,8 +12,7 @@ from consumerd.member.offsets.store import ZooKeeperOffsetStore
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
-from consumerd.wire.registry.paths import offset_path, topic_broker_path
-from consumerd.wire.registry.v08.paths import partition_path
+from consumerd.wire.registry.paths import offset_path, partition_path, topic_broker_path
 
 OLD, NEW = TopicPartition.numbered("t", 0), TopicPartition.numbered("t", 1)
 OLD_07, NEW_07 = TopicPartition("t", 0, 0), TopicPartition("t", 0, 1)

@@ -7,15 +7,15 @@ import pytest
 from consumerd.base.ports import Create, Delete
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.nudge import NUDGE_VALUE_V08, nudge_operations
-from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
-from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
-from consumerd.wire.registry.v08.broker import Endpoint, parse_broker_node
-from consumerd.wire.registry.v08.paths import (
+from consumerd.wire.registry.paths import (
     delete_topic_path,
     partition_state_path,
     partitions_path,
     topic_config_path,
 )
+from consumerd.wire.registry.subscription import FilterSubscription, StaticSubscription
+from consumerd.wire.registry.topic_filter import FilterKind, TopicFilter
+from consumerd.wire.registry.v08.broker import Endpoint, parse_broker_node
 from consumerd.wire.registry.v08.subscription import format_subscription_v08, parse_subscription_v08
 from consumerd.wire.registry.v08.topic import (
     PartitionState,
