@@ -377,32 +377,21 @@ class ProduceRequests:
         batch = queue.sealed[0]
         if batch.sequence >= 0:
             return True
-        count = len(batch.values)
         if self._transactions is not None:
-            return self._numbered_in_transaction(queue, batch, count)
-        if queue.sequence + count > _MAX_SEQUENCE:
-            self.forget(queue)
-        identity = self._identities.get(queue.partition) or self._newest
-        if identity is None:
-            return False
-        self._identities[queue.partition] = identity
-        batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
-        batch.sequence = queue.sequence
-        queue.sequence += count
-        return True
-
-    def _numbered_in_transaction(self, queue: PartitionQueue, batch: ProducerBatch, count: int) -> bool:
-        assert self._transactions is not None  # the caller looked
-        identity = self._transactions.state.identity
+            identity = self._transactions.state.identity
+        else:
+            if queue.sequence + len(batch.values) > _MAX_SEQUENCE:
+                self.forget(queue)
+            identity = self._identities.get(queue.partition) or self._newest
         if identity is None:
             return False
         if self._identities.get(queue.partition) is not identity:
             self._identities[queue.partition] = identity
             queue.sequence = 0
-        batch.transactional = True
+        batch.transactional = self._transactions is not None
         batch.producer_id, batch.producer_epoch = identity.producer_id, identity.epoch
         batch.sequence = queue.sequence
-        queue.sequence = (queue.sequence + count) & _MAX_SEQUENCE  # the number after the last one is 0
+        queue.sequence = (queue.sequence + len(batch.values)) & _MAX_SEQUENCE  # the number after the last one is 0
         return True
 
     async def _new_identity(self, channel: Channel) -> ProducerIdentity | None:

@@ -494,7 +494,7 @@ class V08Producer:
     def _seal(self, queue: PartitionQueue) -> None:
         queue.seal()
         self._unstick(queue)
-        self._sender.full(queue)
+        self._sender.look_at(queue)
 
     def _unstick(self, queue: PartitionQueue) -> None:
         self._recall(queue.partition.topic)

@@ -127,17 +127,13 @@ class Sender:
     def opened(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Have the new open batch of a queue sent when it is due."""
         self._unsettled[batch] = None
-        self._look_at(queue)
-
-    def full(self, queue: PartitionQueue) -> None:
-        """Have the sealed batches of a queue sent."""
-        self._look_at(queue)
+        self.look_at(queue)
 
     def hurry(self, more: int) -> None:
         """Send open batches at once while a flush is active (`more` is 1 to begin one and -1 to end it)."""
         self._flushing += more
         for batch in self._unsettled:
-            self._look_at(self._queues[batch.partition])
+            self.look_at(self._queues[batch.partition])
 
     def unsettled(self) -> list[asyncio.Future[tuple[int | None, int]]]:
         """The outcomes of all batches that are open, wait, or are under way."""
@@ -295,7 +291,8 @@ class Sender:
             queue.seal()
             self._sealed(queue)
 
-    def _look_at(self, queue: PartitionQueue) -> None:
+    def look_at(self, queue: PartitionQueue) -> None:
+        """Have the batches of a queue sent that are sealed or due."""
         self._changed[queue] = None
         self._wake()
 
@@ -310,7 +307,7 @@ class Sender:
 
     def _ring(self, queue: PartitionQueue) -> None:
         queue.sleep()
-        self._look_at(queue)
+        self.look_at(queue)
 
     async def _send(self, broker: _Broker, queues: list[PartitionQueue]) -> None:
         outcomes: Outcomes | Exception
@@ -336,7 +333,7 @@ class Sender:
             for queue in queues:
                 queue.busy = False
                 self._digest(queue, outcomes[queue.partition])
-                self._look_at(queue)
+                self.look_at(queue)
         except Exception as error:
             self._end(error)
 
