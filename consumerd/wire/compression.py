@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from isal import isal_zlib
 
 from consumerd.wire.crc import crc32
-from consumerd.wire.errors import DecompressionError, TooLargeError, beyond_limit
-from consumerd.wire.varint import uvarint
+from consumerd.wire.errors import DecompressionError, FrameError, TooLargeError, beyond_limit
+from consumerd.wire.varint import read_uvarint, uvarint
 
 
 class Codec(IntEnum):
@@ -279,7 +279,10 @@ def _blocks(data: bytes) -> Generator[bytes, None, None]:
 
 def _unsnap(block: bytes, left: int, limit: int) -> bytes:
     """One raw snappy block of at most `left` bytes once decompressed."""
-    claimed = _claimed_size(block)
+    try:
+        claimed, start = read_uvarint(block, 0)
+    except (FrameError, IndexError):
+        raise DecompressionError("a snappy block has no valid length") from None
     if claimed > left:
         raise _too_large("snappy payload", limit)
     if claimed > SNAPPY_MAX_RATIO * len(block):
@@ -287,21 +290,20 @@ def _unsnap(block: bytes, left: int, limit: int) -> bytes:
     try:
         piece: bytes = _snappy().uncompress(block)
     except _snappy().UncompressError as error:
-        if (late := _unsnap_late_length(block, claimed)) is not None:
+        if (late := _unsnap_late_length(block[start:], claimed)) is not None:
             return late
         raise DecompressionError("the snappy payload is damaged") from error
     return piece
 
 
-def _unsnap_late_length(block: bytes, claimed: int) -> bytes | None:
+def _unsnap_late_length(body: bytes, claimed: int) -> bytes | None:
     """Decompress a block whose last literal has its length within the last four bytes; None where it is damaged.
 
-    The format and the decoders of Google and of snappy-java allow it, the one below python-snappy (snap 1.1.1) does
-    not. So that literal is written in the short form, twice: as it is and with a zero byte more. Where it is really an
-    element, both decompress. Elsewhere the bytes of the second are those of the first and one more, which is half an
-    element, so one of them is damaged.
+    `body` is what follows the length of the block. The format and the decoders of Google and of snappy-java allow it,
+    the one below python-snappy (snap 1.1.1) does not. So that literal is written in the short form, twice: as it is and
+    with a zero byte more. Where it is really an element, both decompress. Elsewhere the bytes of the second are those
+    of the first and one more, which is half an element, so one of them is damaged.
     """
-    body = block[next(at for at, byte in enumerate(block) if byte < 0x80) + 1 :]
     for length in _LATE_LENGTHS:
         size = length[1] + 1
         start = len(body) - size - len(length)
@@ -317,15 +319,3 @@ def _unsnap_late_length(block: bytes, claimed: int) -> bytes | None:
                 return None
         return pieces[-1]
     return None
-
-
-def _claimed_size(block: bytes) -> int:
-    """The uncompressed length that a raw block begins with: a little-endian base-128 number of at most 32 bits."""
-    size = 0
-    for shift, byte in zip(range(0, 35, 7), block, strict=False):
-        size |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if size > 0xFFFFFFFF:
-                break
-            return size
-    raise DecompressionError("a snappy block has no valid length")
