@@ -98,7 +98,7 @@ def _sorted_names(streams: Collection[Stream]) -> list[Stream]:
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` of the JVM."""
+    """`String.hashCode` of the JVM: int32, computed over UTF-16 code units."""
     units = java_order(text)
     value = 0
     for high, low in zip(units[::2], units[1::2], strict=True):

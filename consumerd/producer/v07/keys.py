@@ -6,34 +6,22 @@ so that JVM producers and ours put a key's messages into one partition. Java's `
 
 from __future__ import annotations
 
+from consumerd.group.assignors import java_hash
+
 #: Text keys hash like Java's String. Bytes keys hash like `java.util.Arrays.hashCode(byte[])`: a Java array itself
 #: hashes by its address, so there is nothing of 0.7.2 to be compatible with.
 Key = str | bytes
 
-_WRAP = 1 << 32
-_SIGN = 1 << 31
-
-
-def _to_int32(value: int) -> int:
-    value %= _WRAP
-    return value - _WRAP if value & _SIGN else value
-
-
-def java_string_hash(text: str) -> int:
-    """`String.hashCode()`: int32, computed over UTF-16 code units."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) % _WRAP
-    return _to_int32(value)
+#: `String.hashCode()`: int32, computed over UTF-16 code units.
+java_string_hash = java_hash
 
 
 def java_bytes_hash(data: bytes) -> int:
     """`Arrays.hashCode(byte[])`: int32, computed over signed bytes."""
     value = 1
     for byte in data:
-        value = (31 * value + (byte - 256 if byte > 127 else byte)) % _WRAP
-    return _to_int32(value)
+        value = 31 * value + (byte - 256 if byte > 127 else byte) & 0xFFFFFFFF
+    return value - (value >> 31 << 32)
 
 
 def key_index(key: Key, count: int) -> int:
