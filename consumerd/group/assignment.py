@@ -50,10 +50,12 @@ def topic_assignment(partitions: Iterable[TopicPartition], streams: Iterable[tup
 
 def sorted_streams(streams: Iterable[tuple[str, int]]) -> list[Stream]:
     """Return the streams in their order. `streams` lists (consumer id, number of streams), in any order."""
-    names = sorted(
-        (java_order(f"{consumer}-{number}"), consumer, number) for consumer, count in streams for number in range(count)
-    )
-    return [(consumer, number) for _, consumer, number in names]
+    return in_order((consumer, number) for consumer, count in streams for number in range(count))
+
+
+def in_order(streams: Iterable[Stream]) -> list[Stream]:
+    """Sort streams by their names."""
+    return sorted(streams, key=lambda stream: java_order(f"{stream[0]}-{stream[1]}"))
 
 
 def divide(partitions: list[TopicPartition], streams: list[Stream]) -> TopicAssignment:

@@ -16,7 +16,7 @@ from itertools import cycle
 from typing import Protocol, TypeAlias
 
 from consumerd.base.partition import TopicPartition
-from consumerd.group.assignment import Assignment, Stream, divide, java_order, sorted_streams
+from consumerd.group.assignment import Assignment, divide, in_order, java_order, sorted_streams
 
 #: Partitions of each topic for each member.
 Shares: TypeAlias = "dict[str, dict[str, list[int]]]"
@@ -72,7 +72,7 @@ def roundrobin_owners(
         topic: {(consumer, number) for consumer, found in members.items() for number in range(found.streams_for(topic))}
         for topic in topics
     }
-    everyone = _sorted_names({stream for streams in wanted.values() for stream in streams})
+    everyone = in_order({stream for streams in wanted.values() for stream in streams})
     partitions = [
         TopicPartition.numbered(topic, number)
         for topic, numbers in topics.items()
@@ -91,10 +91,6 @@ def agrees_on_streams(topics: Iterable[str], members: Mapping[str, Wanted]) -> b
     """
     wanted = [topic for topic in topics if any(found.streams_for(topic) for found in members.values())]
     return all(len({found.streams_for(topic) for topic in wanted}) <= 1 for found in members.values())
-
-
-def _sorted_names(streams: Collection[Stream]) -> list[Stream]:
-    return sorted(streams, key=lambda stream: java_order(f"{stream[0]}-{stream[1]}"))
 
 
 def java_hash(text: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.group.assignment import Assignment, assign_topic
@@ -73,11 +73,8 @@ class V08Rules:
 
     assignor: Assignor = "range"
     spelling: Spelling = Spelling.BRACKETS
-
-    @property
-    def nudge_value(self) -> bytes:
-        """The node of a member without a subscription."""
-        return NUDGE_VALUE_V08
+    #: The node of a member without a subscription.
+    nudge_value: ClassVar[bytes] = NUDGE_VALUE_V08
 
     @property
     def assigns_together(self) -> bool:
