@@ -242,13 +242,7 @@ def _xerial(data: bytes) -> bytes:
 
 def _unxerial(data: bytes, limit: int) -> bytes:
     """All blocks of xerial framing, or the one bare block where the framing's header is missing."""
-    pieces: list[bytes] = []
-    left = limit
-    for block in _blocks(data):
-        piece = _unsnap(block, left, limit)
-        pieces.append(piece)
-        left -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return bytes(at_once(decompress_steps(Codec.SNAPPY, data, DecompressionAllowance(limit, most_pieces(len(data))))))
 
 
 def _blocks(data: bytes) -> Generator[bytes, None, None]:
