@@ -169,13 +169,13 @@ def sized_writer(kind: FieldType, *, nullable: bool, compact: bool) -> Writer:
     length = _length_writer(kind, compact)
     null = length(-1)
     what = _NAMES[kind]
+    is_text = kind is FieldType.STRING
+    accepted = (str,) if is_text else (bytes, bytearray, memoryview)
+    encode: Callable[[Any], Any] = _utf8 if is_text else _same
 
-    def write_text(value: Any, append: Append) -> None:
-        if isinstance(value, str):
-            try:
-                piece = value.encode()
-            except UnicodeEncodeError:
-                raise EncodeError(f"the string {value[:20]!r} cannot be sent: not UTF-8") from None
+    def write(value: Any, append: Append) -> None:
+        if isinstance(value, accepted):
+            piece = encode(value)
             append(length(len(piece)))
             append(piece)
         elif value is None and nullable:
@@ -183,16 +183,14 @@ def sized_writer(kind: FieldType, *, nullable: bool, compact: bool) -> Writer:
         else:
             raise EncodeError(f"must be {what}, not {value!r:.40}")
 
-    def write_bytes(value: Any, append: Append) -> None:
-        if isinstance(value, bytes | bytearray | memoryview):
-            append(length(len(value)))
-            append(value)
-        elif value is None and nullable:
-            append(null)
-        else:
-            raise EncodeError(f"must be {what}, not {value!r:.40}")
+    return write
 
-    return write_text if kind is FieldType.STRING else write_bytes
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise EncodeError(f"the string {text[:20]!r} cannot be sent: not UTF-8") from None
 
 
 def write_uuid(value: Any, append: Append) -> None:
