@@ -1,9 +1,9 @@
 """Schemas as data: what an API's messages hold, version by version.
 
 Strategy: one tuple of `Field`s per direction describes all versions, because versions mostly add fields: each field
-says since and until which version it is there, and since which it may be null. `Api.fields` picks those of one
-version in the order of the wire; `consumerd.wire.v08.codec` makes readers and writers of them. A name may stand twice
-with ranges that do not meet, where a later version moved or retyped a field.
+says since and until which version it is there, and since which it may be null. `consumerd.wire.v08.codec` makes
+readers and writers of those of one version, in the order of the wire. A name may stand twice with ranges that do not
+meet, where a later version moved or retyped a field.
 
 Names are those of Kafka's schemas today, in snake case; `tests/golden/test_guide_grammar.py` has those of the guide.
 """
@@ -138,8 +138,3 @@ class Api(Generic[RequestT, ResponseT]):
     def is_flexible(self, version: int) -> bool:
         """Whether `version` has compact lengths and tagged fields."""
         return self.flexible is not None and version >= self.flexible
-
-    def fields(self, direction: Direction, version: int) -> tuple[Field, ...]:
-        """The fields of one message, outermost ones only, in order. Raises UnsupportedVersionError."""
-        self.check(version)
-        return tuple(field for field in getattr(self, direction) if field.in_version(version))

@@ -58,7 +58,7 @@ def request_frames() -> dict[str, bytes]:
     found = {}
     for api, version in _versions():
         header = RequestHeader(api.key, version, 7, "client")
-        message = RequestMessage(header, _body(api.fields("request", version), version))
+        message = RequestMessage(header, _body(api.request, version))
         found[f"{api.name}-{version}"] = encode_request_message(api, message)[4:]
     return found
 
@@ -67,7 +67,7 @@ def response_frames() -> dict[str, bytes]:
     """Responses likewise, behind the API's key and the number of the version, a byte each."""
     found = {}
     for api, version in _versions():
-        message = ResponseMessage(ResponseHeader(7), _body(api.fields("response", version), version))
+        message = ResponseMessage(ResponseHeader(7), _body(api.response, version))
         frame = encode_response(api, version, message)[4:]
         found[f"{api.name}-{version}"] = bytes([api.key, version - api.versions[0]]) + frame
     return found
