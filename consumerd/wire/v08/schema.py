@@ -81,6 +81,7 @@ class Field:
     `ignorable`: a message may hold it for a version without it; it is left out. Without this, a value other than the
     default is refused there, because dropping it would change what the message means.
     `tag`: its number where it is a tagged field (flexible versions only); absent from the wire when at its default.
+    `obeyed`: of a throttle time, the first version of which the client has to wait for so long.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Field:
     default: Any = REQUIRED
     ignorable: bool = False
     tag: int | None = None
+    obeyed: int | None = None
 
     def in_version(self, version: int) -> bool:
         """Whether messages of `version` have the field."""

@@ -9,40 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from consumerd.wire.v08 import apis
+from consumerd.wire.v08.apis import APIS
 from consumerd.wire.v08.schema import Api
 
 #: API key -> the first version whose throttle time is the client's to obey.
-_SINCE: Final = {
-    apis.PRODUCE.key: 6,
-    apis.FETCH.key: 8,
-    apis.LIST_OFFSETS.key: 3,
-    apis.METADATA.key: 6,
-    apis.OFFSET_COMMIT.key: 4,
-    apis.OFFSET_FETCH.key: 4,
-    apis.FIND_COORDINATOR.key: 2,
-    apis.JOIN_GROUP.key: 3,
-    apis.HEARTBEAT.key: 2,
-    apis.LEAVE_GROUP.key: 2,
-    apis.SYNC_GROUP.key: 2,
-    apis.DESCRIBE_GROUPS.key: 2,
-    apis.LIST_GROUPS.key: 2,
-    apis.API_VERSIONS.key: 2,
-    apis.CREATE_TOPICS.key: 3,
-    apis.DELETE_TOPICS.key: 2,
-    apis.INIT_PRODUCER_ID.key: 1,
-    apis.OFFSET_FOR_LEADER_EPOCH.key: 2,
-    apis.ADD_PARTITIONS_TO_TXN.key: 1,
-    apis.ADD_OFFSETS_TO_TXN.key: 1,
-    apis.END_TXN.key: 1,
-    apis.TXN_OFFSET_COMMIT.key: 1,
-    apis.DELETE_GROUPS.key: 1,
-    apis.DESCRIBE_CONFIGS.key: 2,
-    apis.DESCRIBE_PRODUCERS.key: 0,
-    apis.DESCRIBE_TRANSACTIONS.key: 0,
-    apis.LIST_TRANSACTIONS.key: 0,
-    apis.CONSUMER_GROUP_DESCRIBE.key: 0,
-}
+_SINCE: Final = {api.key: field.obeyed for api in APIS.values() for field in api.response if field.obeyed is not None}
 #: Longest throttle time that is accepted from a broker.
 LONGEST: Final = 60.0
 

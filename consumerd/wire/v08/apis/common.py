@@ -36,8 +36,8 @@ def ignorable(name: str, type: FieldType, what: str, *, default: Any, **options:
     return Field(name, type, what, default=default, ignorable=True, **options)
 
 
-def throttle_time(*, since: int) -> Field:
-    """`throttle_time_ms`, in the answers of brokers that slow clients down."""
+def throttle_time(*, since: int, obeyed: int | None = None) -> Field:
+    """`throttle_time_ms`, in the answers of brokers that slow clients down. `obeyed`: as in `Field`."""
     return ignorable(
         "throttle_time_ms",
         INT32,
@@ -45,6 +45,7 @@ def throttle_time(*, since: int) -> Field:
         "they answered; later ones answer at once, and the client has to be silent for so long.",
         since=since,
         default=0,
+        obeyed=obeyed,
     )
 
 

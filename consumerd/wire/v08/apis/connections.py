@@ -35,7 +35,7 @@ API_VERSIONS: Api[bodies.ApiVersionsRequest, bodies.ApiVersionsResponse] = Api(
             Field("min_version", INT16, "First version served."),
             Field("max_version", INT16, "Last version served."),
         ),
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=2),
         array(
             "supported_features",
             "Features of the cluster that this broker could take part in; v3 leaves out those that begin at 0.",

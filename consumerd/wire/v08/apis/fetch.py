@@ -160,7 +160,7 @@ FETCH: Api[bodies.FetchRequest, bodies.FetchResponse] = Api(
         ignorable("rack_id", STRING, "Rack of the consumer, empty for none.", since=11, default=""),
     ),
     response=(
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=8),
         error_code("Why nothing at all could be read; 0 otherwise.", since=7),
         Field("session_id", INT32, "Id of the fetch session, 0 for none.", since=7, default=0),
         array(

@@ -45,7 +45,7 @@ FIND_COORDINATOR: Api[bodies.FindCoordinatorRequest, bodies.FindCoordinatorRespo
         Field("coordinator_keys", ARRAY, "Names of the groups, or what else `key_type` says.", of=STRING, since=4),
     ),
     response=(
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=2),
         error_code(until=3),
         error_message(since=1, until=3),
         *(replace(field, until=3) for field in _ADDRESS),
@@ -93,7 +93,7 @@ JOIN_GROUP: Api[bodies.JoinGroupRequest, bodies.JoinGroupResponse] = Api(
         optional_string("reason", "Why it joins, for the broker's log, or null.", since=8),
     ),
     response=(
-        throttle_time(since=2),
+        throttle_time(since=2, obeyed=3),
         error_code(),
         Field("generation_id", INT32, "The group's generation.", default=-1),
         optional_string("protocol_type", "Kind of group, or null.", since=7),
@@ -133,7 +133,7 @@ SYNC_GROUP: Api[bodies.SyncGroupRequest, bodies.SyncGroupResponse] = Api(
         ),
     ),
     response=(
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=2),
         error_code(),
         optional_string("protocol_type", "Kind of group, or null.", since=5),
         optional_string("protocol_name", "The way of assigning that was picked, or null.", since=5),
@@ -154,7 +154,10 @@ HEARTBEAT: Api[bodies.HeartbeatRequest, bodies.HeartbeatResponse] = Api(
         Field("member_id", STRING, "Id that the coordinator gave."),
         group_instance_id(since=3),
     ),
-    response=(throttle_time(since=1), error_code("0, REBALANCE_IN_PROGRESS (27), or why it is not a member any more.")),
+    response=(
+        throttle_time(since=1, obeyed=2),
+        error_code("0, REBALANCE_IN_PROGRESS (27), or why it is not a member any more."),
+    ),
 )
 
 
@@ -177,7 +180,7 @@ LEAVE_GROUP: Api[bodies.LeaveGroupRequest, bodies.LeaveGroupResponse] = Api(
         ),
     ),
     response=(
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=2),
         error_code(),
         array(
             "members",
@@ -267,7 +270,7 @@ LIST_GROUPS: Api[bodies.ListGroupsRequest, bodies.ListGroupsResponse] = Api(
         Field("types_filter", ARRAY, "Types of the groups to return; empty for all.", of=STRING, since=5, default=()),
     ),
     response=(
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=2),
         error_code(),
         array(
             "groups",
@@ -289,7 +292,7 @@ DESCRIBE_GROUPS: Api[bodies.DescribeGroupsRequest, bodies.DescribeGroupsResponse
     flexible=5,
     request=(Field("groups", ARRAY, "Names of the groups.", of=STRING), include_authorized_operations(since=3)),
     response=(
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=2),
         array(
             "groups",
             "The groups.",
@@ -336,7 +339,7 @@ CONSUMER_GROUP_DESCRIBE: Api[bodies.ConsumerGroupDescribeRequest, bodies.Consume
     flexible=0,
     request=(Field("group_ids", ARRAY, "Names of the groups.", of=STRING), include_authorized_operations(since=0)),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=0),
         array(
             "groups",
             "The groups.",
@@ -387,5 +390,5 @@ DELETE_GROUPS: Api[bodies.DeleteGroupsRequest, bodies.DeleteGroupsResponse] = Ap
     versions=(0, 2),
     flexible=2,
     request=(Field("groups_names", ARRAY, "Names of the groups.", of=STRING),),
-    response=(throttle_time(since=0), array("results", "The result for each group.", GROUP_ID, error_code())),
+    response=(throttle_time(since=0, obeyed=1), array("results", "The result for each group.", GROUP_ID, error_code())),
 )

@@ -57,7 +57,7 @@ LIST_OFFSETS: Api[bodies.ListOffsetsRequest, bodies.ListOffsetsResponse] = Api(
         ignorable("timeout_ms", INT32, "How long the broker may look in remote storage, ms.", since=10, default=30_000),
     ),
     response=(
-        throttle_time(since=2),
+        throttle_time(since=2, obeyed=3),
         array(
             "topics",
             "The offsets, by topic.",
@@ -111,7 +111,7 @@ OFFSET_FOR_LEADER_EPOCH: Api[bodies.OffsetForLeaderEpochRequest, bodies.OffsetFo
         ),
     ),
     response=(
-        throttle_time(since=2),
+        throttle_time(since=2, obeyed=2),
         array(
             "topics",
             "The ends, by topic.",
@@ -180,7 +180,7 @@ OFFSET_COMMIT: Api[bodies.OffsetCommitRequest, bodies.OffsetCommitResponse] = Ap
             ),
         ),
     ),
-    response=(throttle_time(since=3), commit_results(*_TOPIC)),
+    response=(throttle_time(since=3, obeyed=4), commit_results(*_TOPIC)),
 )
 
 
@@ -237,7 +237,7 @@ OFFSET_FETCH: Api[bodies.OffsetFetchRequest, bodies.OffsetFetchResponse] = Api(
         ),
     ),
     response=(
-        throttle_time(since=3),
+        throttle_time(since=3, obeyed=4),
         array(
             "topics",
             "The offsets, by topic.",

@@ -94,7 +94,7 @@ PRODUCE: Api[bodies.ProduceRequest, bodies.ProduceResponse] = Api(
                 current_leader(since=10, tag=0),
             ),
         ),
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=6),
         node_endpoints(since=10),
     ),
 )

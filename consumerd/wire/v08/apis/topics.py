@@ -73,7 +73,7 @@ METADATA: Api[bodies.MetadataRequest, bodies.MetadataResponse] = Api(
         ),
     ),
     response=(
-        throttle_time(since=3),
+        throttle_time(since=3, obeyed=6),
         array(
             "brokers",
             "All brokers that are alive.",
@@ -132,7 +132,7 @@ CREATE_TOPICS: Api[bodies.CreateTopicsRequest, bodies.CreateTopicsResponse] = Ap
         Field("validate_only", BOOLEAN, "Whether it is only checked, not done.", since=1, default=False),
     ),
     response=(
-        throttle_time(since=2),
+        throttle_time(since=2, obeyed=3),
         array(
             "topics",
             "The result for each topic.",
@@ -181,7 +181,7 @@ DELETE_TOPICS: Api[bodies.DeleteTopicsRequest, bodies.DeleteTopicsResponse] = Ap
         Field("timeout_ms", INT32, "How long to wait until they are gone, ms; 0 or less does not wait."),
     ),
     response=(
-        throttle_time(since=1),
+        throttle_time(since=1, obeyed=2),
         array(
             "responses",
             "The result for each topic.",
@@ -215,7 +215,7 @@ DESCRIBE_CONFIGS: Api[bodies.DescribeConfigsRequest, bodies.DescribeConfigsRespo
         Field("include_documentation", BOOLEAN, "Whether to say what settings mean.", since=3, default=False),
     ),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=2),
         array(
             "results",
             "By topics or brokers.",

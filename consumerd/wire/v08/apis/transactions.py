@@ -39,7 +39,7 @@ INIT_PRODUCER_ID: Api[bodies.InitProducerIdRequest, bodies.InitProducerIdRespons
         Field("keep_prepared_txn", BOOLEAN, "Whether a prepared transaction is kept.", since=6, default=False),
     ),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=1),
         error_code(),
         Field("producer_id", INT64, "The producer's id.", default=-1),
         Field("producer_epoch", INT16, "The producer's epoch."),
@@ -69,7 +69,7 @@ ADD_PARTITIONS_TO_TXN: Api[bodies.AddPartitionsToTxnRequest, bodies.AddPartition
         ),
     ),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=1),
         array(
             "results_by_topic",
             "The results, by topic.",
@@ -94,7 +94,7 @@ ADD_OFFSETS_TO_TXN: Api[bodies.AddOffsetsToTxnRequest, bodies.AddOffsetsToTxnRes
     versions=(0, 4),
     flexible=3,
     request=(*TRANSACTIONAL_PRODUCER, GROUP_ID),
-    response=(throttle_time(since=0), error_code()),
+    response=(throttle_time(since=0, obeyed=1), error_code()),
 )
 
 
@@ -116,7 +116,7 @@ TXN_OFFSET_COMMIT: Api[bodies.TxnOffsetCommitRequest, bodies.TxnOffsetCommitResp
         group_instance_id(since=3),
         offsets_to_commit(TOPIC_NAME, epoch_since=2),
     ),
-    response=(throttle_time(since=0), commit_results(TOPIC_NAME)),
+    response=(throttle_time(since=0, obeyed=1), commit_results(TOPIC_NAME)),
 )
 
 
@@ -128,7 +128,7 @@ END_TXN: Api[bodies.EndTxnRequest, bodies.EndTxnResponse] = Api(
     flexible=3,
     request=(*TRANSACTIONAL_PRODUCER, Field("committed", BOOLEAN, "Whether to commit; abort otherwise.")),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=1),
         error_code(),
         ignorable("producer_id", INT64, "Id of the producer from now on, -1 for unknown.", since=5, default=-1),
         ignorable("producer_epoch", INT16, "Epoch of the producer from now on, -1 for unknown.", since=5, default=-1),
@@ -148,7 +148,7 @@ DESCRIBE_PRODUCERS: Api[bodies.DescribeProducersRequest, bodies.DescribeProducer
         ),
     ),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=0),
         array(
             "topics",
             "By topics.",
@@ -188,7 +188,7 @@ DESCRIBE_TRANSACTIONS: Api[bodies.DescribeTransactionsRequest, bodies.DescribeTr
     flexible=0,
     request=(Field("transactional_ids", ARRAY, "The ids.", of=STRING),),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=0),
         array(
             "transaction_states",
             "The transactions.",
@@ -230,7 +230,7 @@ LIST_TRANSACTIONS: Api[bodies.ListTransactionsRequest, bodies.ListTransactionsRe
         ),
     ),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=0),
         error_code(),
         Field("unknown_state_filters", ARRAY, "Names of states that the broker does not know.", of=STRING),
         array(
