@@ -27,22 +27,34 @@ SubscriptionChanged = shared_events.SubscriptionChanged
 TimerFired = shared_events.TimerFired
 Warn = shared_events.Warn
 
+
+class _Event:
+    __slots__ = ()
+
+
+class _Action:
+    __slots__ = ()
+
+
+Event: TypeAlias = shared_events.MembershipEvent | _Event
+Action: TypeAlias = shared_events.MembershipAction | _Action
+
 # ---- Events -------------------------------------------------------------------------------------------------------
 
 
-class Started(shared_events.Valueless):
+class Started(_Event, shared_events.Valueless):
     """The member starts."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnershipLost:
+class OwnershipLost(_Event):
     """A commit was refused, or a sink reports another owner of the partition."""
 
     partition: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsRead:
+class TopicsRead(_Event):
     """Answers `ReadTopics`: the number of partitions of each topic, without topics that do not exist.
 
     `ids`: topic id -> name, of brokers that have ids. `denied`: topics that we may not see.
@@ -64,7 +76,7 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(_Event):
     """Answers `Join`: the group has a new generation (or still the one that it had).
 
     `members` is empty but for the leader. `rebalance_timeout` is the one that the broker uses for us: brokers of 0.9
@@ -82,19 +94,19 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(_Event):
     """Answers `Sync`: our assignment, in the consumer protocol."""
 
     ticket: int
     assignment: bytes
 
 
-class Confirmed(shared_events.Ticketed):
+class Confirmed(_Event, shared_events.Ticketed):
     """Answers `Heartbeat`: we are a member, and no rebalance has begun."""
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class Assigned(_Event):
     """Answers `ConsumerHeartbeat`: we are a member, with this epoch.
 
     `assignment`: what is to be ours, numbers of partitions by topic id; None: as before. `interval`: seconds between
@@ -110,7 +122,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(_Event):
     """Answers `Join`, `Sync`, `Heartbeat`, `ConsumerHeartbeat` or `Leave` with a permanent error code.
 
     `retriable` codes (another coordinator, one that is loading) come as `Failed`. `member_id`: the one to join by,
@@ -122,42 +134,23 @@ class Refused:
     member_id: str = ""
 
 
-class Drained(shared_events.Ticketed):
+class Drained(_Event, shared_events.Ticketed):
     """Answers `Drain`: no handler holds anything of it, and what was handled is committed as far as possible."""
 
 
-class Abandoned(shared_events.Ticketed):
+class Abandoned(_Event, shared_events.Ticketed):
     """Answers `Abandon`: no handler holds anything."""
 
 
-class Left(shared_events.Ticketed):
+class Left(_Event, shared_events.Ticketed):
     """Answers `Leave`."""
 
-
-Event: TypeAlias = (
-    Started
-    | SubscriptionChanged
-    | StopRequested
-    | TimerFired
-    | LeaseExpired
-    | OwnershipLost
-    | TopicsRead
-    | Joined
-    | Synced
-    | Confirmed
-    | Assigned
-    | Refused
-    | Failed
-    | Drained
-    | Abandoned
-    | Left
-)
 
 # ---- Actions ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class ReadTopics:
+class ReadTopics(_Action):
     """Read the partitions of these topics, or of all with None. Answers: TopicsRead, Failed."""
 
     ticket: int
@@ -165,7 +158,7 @@ class ReadTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class Join(_Action):
     """JoinGroup. `protocols`: names of assignors with our metadata for each. Answers: Joined, Refused, Failed."""
 
     ticket: int
@@ -174,7 +167,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(_Action):
     """SyncGroup. `assignments`: the share of each member, from the leader. Answers: Synced, Refused, Failed."""
 
     ticket: int
@@ -185,7 +178,7 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(_Action):
     """Heartbeat. Answers: Confirmed, Refused, Failed."""
 
     ticket: int
@@ -194,7 +187,7 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerHeartbeat:
+class ConsumerHeartbeat(_Action):
     """ConsumerGroupHeartbeat with all that a member says. `epoch` 0 joins. Answers: Assigned, Refused, Failed.
 
     `pattern`: of RE2, for the coordinator to match; None: none, and there was none. `owned`: by topic id.
@@ -209,7 +202,7 @@ class ConsumerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(_Action):
     """LeaveGroup, or a heartbeat with an epoch below 0. Answers: Left, Refused, Failed."""
 
     ticket: int
@@ -218,7 +211,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class StartConsuming:
+class StartConsuming(_Action):
     """Begin the flow of these partitions, which are ours in the generation that `session_id` stands for."""
 
     partitions: tuple[TopicPartition, ...]
@@ -226,7 +219,7 @@ class StartConsuming:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(_Action):
     """Stop fetching these partitions (None: all), let handlers end until `deadline`, commit. Answer: Drained."""
 
     ticket: int
@@ -234,39 +227,20 @@ class Drain:
     partitions: frozenset[TopicPartition] | None = None
 
 
-class Settled(shared_events.Valueless):
+class Settled(_Action, shared_events.Valueless):
     """The partitions that flow are those assigned, which differ from those at the last time; there may be none."""
 
 
-class Abandon(shared_events.Ticketed):
+class Abandon(_Action, shared_events.Ticketed):
     """Cancel all handlers, commit nothing. Takes over from a `Drain` that is under way. Answer: Abandoned."""
 
 
-class Forget(shared_events.Ticketed):
+class Forget(_Action, shared_events.Ticketed):
     """The request of this ticket is obsolete: cancel it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(_Action):
     """The group rejects us with this error code; the machine leaves."""
 
     code: int
-
-
-Action: TypeAlias = (
-    ReadTopics
-    | Join
-    | Sync
-    | Heartbeat
-    | ConsumerHeartbeat
-    | Leave
-    | StartConsuming
-    | Drain
-    | Settled
-    | Abandon
-    | Forget
-    | SetTimer
-    | Warn
-    | Refuse
-    | Finished
-)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from consumerd.base.partition import TopicPartition
 from consumerd.group import shared_events
@@ -37,6 +38,18 @@ StopRequested = shared_events.StopRequested
 SubscriptionChanged = shared_events.SubscriptionChanged
 TimerFired = shared_events.TimerFired
 Warn = shared_events.Warn
+
+
+class _Event:
+    __slots__ = ()
+
+
+class _Action:
+    __slots__ = ()
+
+
+Event: TypeAlias = shared_events.MembershipEvent | _Event
+Action: TypeAlias = shared_events.MembershipAction | _Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +78,33 @@ class MembershipSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionStarted:
+class SessionStarted(_Event):
     """A ZooKeeper session that did not exist before. The nodes of a former one are gone."""
 
     session_id: int
 
 
-class SessionSuspended(shared_events.Valueless):
+class SessionSuspended(_Event, shared_events.Valueless):
     """The connection is gone; the session may live on at the server."""
 
 
-class SessionResumed(shared_events.Valueless):
+class SessionResumed(_Event, shared_events.Valueless):
     """Connected again, with the same session."""
 
 
-class SessionExpired(shared_events.Valueless):
+class SessionExpired(_Event, shared_events.Valueless):
     """The session is over: its id node and owner nodes are gone or about to go."""
 
 
 # ---- Events: from outside -----------------------------------------------------------------------------------------
 
 
-class Triggered(shared_events.Valueless):
+class Triggered(_Event, shared_events.Valueless):
     """Something that the assignment depends on may have changed: a watch fired, or a poll saw a difference."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnershipLost:
+class OwnershipLost(_Event):
     """The owner nodes of these are no longer ours, seen outside a snapshot: a commit was refused."""
 
     partitions: frozenset[TopicPartition]
@@ -101,27 +114,27 @@ class OwnershipLost:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotTaken:
+class SnapshotTaken(_Event):
     """Answers `TakeSnapshot`."""
 
     ticket: int
     snapshot: MembershipSnapshot
 
 
-class Registered(shared_events.Ticketed):
+class Registered(_Event, shared_events.Ticketed):
     """Answers `Register`: our id node exists, and this session owns it."""
 
 
-class RegistrationBlocked(shared_events.Ticketed):
+class RegistrationBlocked(_Event, shared_events.Ticketed):
     """Answers `Register`: a node of that name belongs to another session, dead or alive. It is waited for."""
 
 
-class Unregistered(shared_events.Ticketed):
+class Unregistered(_Event, shared_events.Ticketed):
     """Answers `Unregister`: no id node of this session exists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(_Event):
     """Answers `Claim`, once. Partitions in neither set may be ours or not: a reply was lost, the session changed."""
 
     ticket: int
@@ -132,7 +145,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(_Event):
     """Answers `Drain`, in parts: no handler holds anything of these, and what was handled is committed if possible."""
 
     ticket: int
@@ -140,7 +153,7 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class Released(_Event):
     """Answers `Release`, once: these have no owner node of this session. For the others that is unknown."""
 
     ticket: int
@@ -148,41 +161,18 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class Abandoned(_Event):
     """Answers `Abandon`, in parts: the handler has ended, nothing of these partitions is held any more."""
 
     ticket: int
     partitions: frozenset[TopicPartition]
 
 
-Event = (
-    SessionStarted
-    | SessionSuspended
-    | SessionResumed
-    | LeaseExpired
-    | SessionExpired
-    | Triggered
-    | OwnershipLost
-    | TimerFired
-    | SubscriptionChanged
-    | StopRequested
-    | Failed
-    | SnapshotTaken
-    | Registered
-    | RegistrationBlocked
-    | Unregistered
-    | Claimed
-    | Drained
-    | Released
-    | Abandoned
-)
-
-
 # ---- Actions: in ZooKeeper ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class TakeSnapshot:
+class TakeSnapshot(_Action):
     """Read the group. Answer: `SnapshotTaken` or `Failed`. A newer one makes an older one pointless."""
 
     ticket: int
@@ -197,7 +187,7 @@ class TakeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
+class Register(_Action):
     """Create the id node `/consumers/G/ids/C` as an ephemeral. Answer: `Registered`, `RegistrationBlocked`, `Failed`.
 
     The runner may wait for a node in the way before it answers `RegistrationBlocked`, and the machine asks again after
@@ -212,7 +202,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Unregister:
+class Unregister(_Action):
     """Delete our id node if this session owns it. Answer: `Unregistered` or `Failed`."""
 
     ticket: int
@@ -220,7 +210,7 @@ class Unregister:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(_Action):
     """Create the owner nodes as ephemerals with the value `consumer_id-stream`. Never wait, never adopt.
 
     A node that this very session owns already (an earlier reply was lost) counts as created. Answer: `Claimed`.
@@ -233,7 +223,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(_Action):
     """Delete the owner nodes that this session owns; nothing to delete is success. Answer: `Released`."""
 
     ticket: int
@@ -242,7 +232,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Nudge:
+class Nudge(_Action):
     """Create and delete a dummy id in one atomic multi, to wake members that gave up (no answer).
 
     Its data is `{ }`: empty data or a topic with zero streams would break every JVM peer's rebalance. A nudge that
@@ -256,7 +246,7 @@ class Nudge:
 
 
 @dataclass(frozen=True, slots=True)
-class StartConsuming:
+class StartConsuming(_Action):
     """The partitions are ours: find their positions, fetch, deliver, commit on this session (no answer)."""
 
     session_id: int
@@ -265,7 +255,7 @@ class StartConsuming:
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(_Action):
     """Stop fetching, let the handlers finish what they hold, commit, then answer `Drained`, as they end.
 
     At `deadline` (absolute) handlers are cancelled and their end awaited; what was handled until then is committed.
@@ -277,7 +267,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(_Action):
     """Stop at once: no more fetching or delivering, cancel the handlers, do not commit, do not release.
 
     Also ends a `Drain` of these partitions, which is not answered for them. Answer: `Abandoned`, as handlers end.
@@ -291,24 +281,7 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
-class RefuseGroup:
+class RefuseGroup(_Action):
     """We cannot join this group (a foreign dialect). The member leaves by itself; `Finished` follows."""
 
     reason: str
-
-
-Action = (
-    TakeSnapshot
-    | Register
-    | Unregister
-    | Claim
-    | Release
-    | Nudge
-    | StartConsuming
-    | Drain
-    | Abandon
-    | SetTimer
-    | Warn
-    | RefuseGroup
-    | Finished
-)

@@ -11,6 +11,18 @@ from dataclasses import dataclass
 from consumerd.wire.registry.subscription import Subscription
 
 
+class MembershipEvent:
+    """What happens to a member, or answers its actions."""
+
+    __slots__ = ()
+
+
+class MembershipAction:
+    """What a member does."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Valueless:
     """An event or action that its class says all of."""
@@ -24,7 +36,7 @@ class Ticketed:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseExpired:
+class LeaseExpired(MembershipEvent):
     """The lease is over: ZooKeeper may have ended the session, or the coordinator the membership.
 
     Others may own our partitions from now on, so handlers have to stop. `SessionResumed` may still follow: the server
@@ -35,22 +47,22 @@ class LeaseExpired:
     session_id: int
 
 
-class TimerFired(Valueless):
+class TimerFired(MembershipEvent, Valueless):
     """The time of the last `SetTimer` has come. A timer too early or too often does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionChanged:
+class SubscriptionChanged(MembershipEvent):
     """The member subscribes to other topics from now on: it registers again, and keeps partitions that stay its own."""
 
     subscription: Subscription
 
 
-class StopRequested(Valueless):
+class StopRequested(MembershipEvent, Valueless):
     """Leave the group in order: drain, release, unregister. Repeated requests do no harm."""
 
 
-class Failed(Ticketed):
+class Failed(MembershipEvent, Ticketed):
     """The action was not performed, or it is unknown whether it was: no connection, no response, another session.
 
     Answers `TakeSnapshot`, `Register`, `Unregister` and coordinator requests. `Drain` and `Abandon` always succeed.
@@ -58,18 +70,18 @@ class Failed(Ticketed):
 
 
 @dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(MembershipAction):
     """Send `TimerFired` at `at` (absolute). There is one timer: this replaces an earlier setting."""
 
     at: float
 
 
 @dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(MembershipAction):
     """Log a warning, once."""
 
     reason: str
 
 
-class Finished(Valueless):
+class Finished(MembershipAction, Valueless):
     """The member has left: nothing is held, no node of ours is registered, no more actions follow."""
