@@ -45,13 +45,7 @@ from consumerd.wire.v08.schema import NO_UUID
 from consumerd.wire.v08.types import Data
 
 if TYPE_CHECKING:
-    from consumerd.wire.v08.message_types import (
-        InitProducerIdRequest,
-        ProduceRequest,
-        ProduceRequestPartitionData,
-        ProduceResponse,
-        ProduceResponsePartitionResponse,
-    )
+    from consumerd.wire.v08 import message_types as bodies
 
 log = structlog.get_logger(__name__)
 
@@ -192,7 +186,7 @@ class ProduceRequests:
         fresh = () if batch.sent else (queue.partition,)
         ids: Mapping[str, bytes] = {}
 
-        def read(answer: ProduceResponse | AcceptedBatch | Exception) -> None:
+        def read(answer: bodies.ProduceResponse | AcceptedBatch | Exception) -> None:
             outcomes: Outcomes | Exception
             try:
                 outcomes = answer if isinstance(answer, Exception) else self._read(node_id, answer, ids, [queue], fresh)
@@ -219,7 +213,7 @@ class ProduceRequests:
     def _read(
         self,
         node_id: int,
-        answer: ProduceResponse | AcceptedBatch,
+        answer: bodies.ProduceResponse | AcceptedBatch,
         ids: Mapping[str, bytes],
         queues: Sequence[PartitionQueue],
         fresh: Container[TopicPartition],
@@ -256,10 +250,10 @@ class ProduceRequests:
         ids: Mapping[str, bytes],
         queues: Mapping[TopicPartition, PartitionQueue],
         outcomes: Outcomes,
-    ) -> ProduceRequest | BatchRequest | None:
+    ) -> bodies.ProduceRequest | BatchRequest | None:
         """The body of a request; None if no batch can be sent. The outcomes of those that cannot be are added."""
         alone = len(queues) == 1 and version >= RECORD_BATCHES and self._settings.codec is RecordCodec.NONE
-        by_topic: defaultdict[str, list[ProduceRequestPartitionData]] = defaultdict(list)
+        by_topic: defaultdict[str, list[bodies.ProduceRequestPartitionData]] = defaultdict(list)
         for partition, queue in queues.items():
             try:
                 magic = await self._prepare(channel, version, queue)
@@ -321,7 +315,7 @@ class ProduceRequests:
                 f"broker {channel.address} closed the connection; messages sent with acks = 0 may be lost"
             )
 
-    def _outcome(self, partition: TopicPartition, part: ProduceResponsePartitionResponse) -> BatchOutcome:
+    def _outcome(self, partition: TopicPartition, part: bodies.ProduceResponsePartitionResponse) -> BatchOutcome:
         code = part["error_code"]
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return BatchOutcome(None)
@@ -396,7 +390,7 @@ class ProduceRequests:
 
     async def _new_identity(self, channel: Channel) -> ProducerIdentity | None:
         """None if it is not authorized (before 2.8 IdempotentWrite on the cluster is required) and not required."""
-        body: InitProducerIdRequest = {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
+        body: bodies.InitProducerIdRequest = {"transactional_id": None, "transaction_timeout_ms": _MAX_SEQUENCE}
         answer = await channel.call(INIT_PRODUCER_ID, body)
         error = error_of(answer["error_code"], f"broker {channel.address} gave no producer id")
         if error is None:

@@ -41,14 +41,7 @@ from consumerd.wire.v08.schema import Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
     from consumerd.base.ports import Clock
-    from consumerd.wire.v08.message_types import (
-        AddOffsetsToTxnRequest,
-        AddPartitionsToTxnRequest,
-        EndTxnRequest,
-        InitProducerIdRequest,
-        TxnOffsetCommitRequest,
-        TxnOffsetCommitRequestPartition,
-    )
+    from consumerd.wire.v08 import message_types as bodies
 
 log = structlog.get_logger(__name__)
 
@@ -255,7 +248,7 @@ class Transactions:
         by_topic: defaultdict[str, list[int]] = defaultdict(list)
         for partition in missing:
             by_topic[partition.topic].append(partition.partition)
-        body: AddPartitionsToTxnRequest = {
+        body: bodies.AddPartitionsToTxnRequest = {
             **self._producer(),
             "topics": [{"name": topic, "partitions": numbers} for topic, numbers in by_topic.items()],
         }
@@ -295,7 +288,7 @@ class Transactions:
         async def attempt() -> None:
             channel = await self._client.coordinator_channel(self.transactional_id, TRANSACTION)
             version = channel.versions.pick(INIT_PRODUCER_ID)
-            body: InitProducerIdRequest = {
+            body: bodies.InitProducerIdRequest = {
                 "transactional_id": self.transactional_id,
                 "transaction_timeout_ms": int(self._settings.transaction_timeout * 1000),
             }
@@ -338,7 +331,7 @@ class Transactions:
             raise
 
     async def _add_group(self, group: str) -> None:
-        body: AddOffsetsToTxnRequest = {**self._producer(), "group_id": group}
+        body: bodies.AddOffsetsToTxnRequest = {**self._producer(), "group_id": group}
         what = f"cannot add group {group!r} to the transaction of {self.transactional_id!r}"
 
         async def add() -> int:
@@ -354,7 +347,7 @@ class Transactions:
         self, group: str, offsets: Mapping[TopicPartition, TransactionOffset], member: CommittingMember | None
     ) -> None:
         what = f"cannot commit offsets of group {group!r} in the transaction of {self.transactional_id!r}"
-        by_topic: defaultdict[str, list[TxnOffsetCommitRequestPartition]] = defaultdict(list)
+        by_topic: defaultdict[str, list[bodies.TxnOffsetCommitRequestPartition]] = defaultdict(list)
         for partition, place in offsets.items():
             by_topic[partition.topic].append(
                 {
@@ -374,7 +367,7 @@ class Transactions:
                 at_most=None if implicit else _OFFSETS_SINCE - 1,
             )
             producer = self._producer()
-            body: TxnOffsetCommitRequest = {
+            body: bodies.TxnOffsetCommitRequest = {
                 "transactional_id": producer["transactional_id"],
                 "producer_id": producer["producer_id"],
                 "producer_epoch": producer["producer_epoch"],
@@ -433,7 +426,7 @@ class Transactions:
 
     async def _end(self, what: str, *, commit: bool) -> None:
         implicit = self.state.version >= _IMPLICIT
-        body: EndTxnRequest = {**self._producer(), "committed": commit}
+        body: bodies.EndTxnRequest = {**self._producer(), "committed": commit}
         channel = await self._client.coordinator_channel(self.transactional_id, TRANSACTION)
         version = channel.versions.pick(
             END_TXN, at_least=_END_SINCE if implicit else 0, at_most=None if implicit else _END_SINCE - 1
