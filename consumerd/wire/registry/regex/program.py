@@ -7,8 +7,9 @@ made: a pattern of a few characters must not ask for a program of millions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum, auto
+from math import inf
 from typing import NamedTuple, cast
 
 from consumerd.wire.registry.errors import RegistryError
@@ -57,13 +58,13 @@ class Lookbehind(NamedTuple):
 class ProgramFragment(NamedTuple):
     """Part of a program. It ends by running off its end.
 
-    `least` and `most` are the numbers of characters it takes (None: without bound), `cost` its instructions with
+    `least` and `most` are the numbers of characters it takes (infinity: without bound), `cost` its instructions with
     those of the programs inside it.
     """
 
     code: Program
     least: int
-    most: int | None
+    most: float
     cost: int
 
 
@@ -96,22 +97,12 @@ def assertion(op: Opcode, wanted: bool = True) -> ProgramFragment:
     return ProgramFragment((Instruction(op, None, wanted),), 0, 0, 1)
 
 
-def _sum(fragments: Iterable[ProgramFragment]) -> int | None:
-    """Return the greatest length of all in a row; None when one has no bound."""
-    total = 0
-    for fragment in fragments:
-        if fragment.most is None:
-            return None
-        total += fragment.most
-    return total
-
-
 def chain(parts: Sequence[ProgramFragment]) -> ProgramFragment:
     """One after the other."""
     cost = sum(part.cost for part in parts)
     _check_cost(cost)
     code = tuple(step for part in parts for step in part.code)
-    return ProgramFragment(code, sum(part.least for part in parts), _sum(parts), cost)
+    return ProgramFragment(code, sum(part.least for part in parts), sum(part.most for part in parts), cost)
 
 
 def choice(branches: Sequence[ProgramFragment]) -> ProgramFragment:
@@ -125,9 +116,8 @@ def choice(branches: Sequence[ProgramFragment]) -> ProgramFragment:
         left -= len(branch.code) + 2
         code += (Instruction(Opcode.SPLIT, 1, len(branch.code) + 2), *branch.code, Instruction(Opcode.JUMP, left + 1))
     code += last.code
-    lengths = [branch.most for branch in branches if branch.most is not None]
-    most = max(lengths) if len(lengths) == len(branches) else None
-    return ProgramFragment(tuple(code), min(branch.least for branch in branches), most, cost)
+    least, most = min(branch.least for branch in branches), max(branch.most for branch in branches)
+    return ProgramFragment(tuple(code), least, most, cost)
 
 
 def _split(onward: int, lazy: bool) -> Instruction:
@@ -139,13 +129,12 @@ def _optional(body: ProgramFragment, times: int, lazy: bool) -> ProgramFragment:
     code: list[Instruction] = []
     for left in range(times, 0, -1):
         code += (_split(left * (len(body.code) + 1), lazy), *body.code)
-    most = None if body.most is None else body.most * times
-    return ProgramFragment(tuple(code), 0, most, (body.cost + 1) * times)
+    return ProgramFragment(tuple(code), 0, body.most * times if times else 0, (body.cost + 1) * times)
 
 
 def _star(body: ProgramFragment, lazy: bool) -> ProgramFragment:
     code = (_split(len(body.code) + 2, lazy), *body.code, Instruction(Opcode.AGAIN, -len(body.code) - 1, 1))
-    return ProgramFragment(code, 0, 0 if body.most == 0 else None, body.cost + 2)
+    return ProgramFragment(code, 0, 0 if body.most == 0 else inf, body.cost + 2)
 
 
 def repeat(body: ProgramFragment, least: int, most: int | None, *, lazy: bool = False) -> ProgramFragment:
@@ -172,9 +161,9 @@ def ahead(body: ProgramFragment, wanted: bool) -> ProgramFragment:
 
 def behind(body: ProgramFragment, wanted: bool) -> ProgramFragment:
     """Lookbehind. Raises RegistryError when its length has no bound, as Java does."""
-    if body.most is None:
+    if body.most == inf:
         raise RegistryError("a lookbehind in a topic filter must be bounded: use {n,m} instead of * and + in (?<=...)")
     # It has to end exactly here: its text ends here, so "at the very end" is that condition.
     program = (*body.code, Instruction(Opcode.LAST, None, True), Instruction(Opcode.MATCH))
-    operand = Lookbehind(program, body.least, body.most)
+    operand = Lookbehind(program, body.least, int(body.most))
     return ProgramFragment((Instruction(Opcode.BEHIND, operand, wanted),), 0, 0, body.cost + 1)
