@@ -146,20 +146,20 @@ def authorized_operations(name: str, whose: str, *, since: int, until: int | Non
     )
 
 
+def optional_structure(name: str, what: str, *of: Field, since: int, tag: int) -> Field:
+    """A tagged structure of the fields `of`, which may be absent, and is left out of versions without it."""
+    return ignorable(name, STRUCT, what, of=of, since=since, tag=tag, default=None)
+
+
 def current_leader(*, since: int, tag: int) -> Field:
     """`current_leader`: the present leader, sent with the error of a broker that is not."""
-    return Field(
+    return optional_structure(
         "current_leader",
-        STRUCT,
         "Who leads the partition now, where this broker does not and knows; absent (null) otherwise.",
-        of=(
-            Field("leader_id", INT32, "Broker id of the leader, -1 for unknown.", default=-1),
-            Field("leader_epoch", INT32, "Epoch of the leader, -1 for unknown.", default=-1),
-        ),
+        Field("leader_id", INT32, "Broker id of the leader, -1 for unknown.", default=-1),
+        Field("leader_epoch", INT32, "Epoch of the leader, -1 for unknown.", default=-1),
         since=since,
         tag=tag,
-        default=None,
-        ignorable=True,
     )
 
 

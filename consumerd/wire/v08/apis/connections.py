@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from consumerd.wire.v08.apis.common import array, error_code, ignorable, throttle_time
+from consumerd.wire.v08.apis.common import array, error_code, error_message, ignorable, throttle_time
 from consumerd.wire.v08.schema import ARRAY, BOOLEAN, BYTES, INT16, INT64, STRING, Api, Field
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ SASL_AUTHENTICATE: Api[bodies.SaslAuthenticateRequest, bodies.SaslAuthenticateRe
     request=(Field("auth_bytes", BYTES, "The client's token."),),
     response=(
         error_code(),
-        Field("error_message", STRING, "The error in the broker's words, or null.", nullable=0, default=None),
+        error_message(since=0),
         Field("auth_bytes", BYTES, "The broker's token."),
         ignorable(
             "session_lifetime_ms",

@@ -16,6 +16,7 @@ from consumerd.wire.v08.apis.common import (
     error_code,
     ignorable,
     node_endpoints,
+    optional_structure,
     throttle_time,
     topic_id,
 )
@@ -52,32 +53,22 @@ _PARTITION_RESPONSE = (
     Field("high_watermark", INT64, "Offset after the last message that consumers may read."),
     ignorable("last_stable_offset", INT64, "Offset up to which all transactions are decided.", since=4, default=-1),
     ignorable("log_start_offset", INT64, "The oldest offset that is kept.", since=5, default=-1),
-    Field(
+    optional_structure(
         "diverging_epoch",
-        STRUCT,
         "Where the reader's log parts from the leader's; absent (null) where it does not.",
-        of=(
-            Field("epoch", INT32, "The largest epoch that both have.", default=-1),
-            Field("end_offset", INT64, "Offset at which it ends.", default=-1),
-        ),
+        Field("epoch", INT32, "The largest epoch that both have.", default=-1),
+        Field("end_offset", INT64, "Offset at which it ends.", default=-1),
         since=12,
         tag=0,
-        default=None,
-        ignorable=True,
     ),
     current_leader(since=12, tag=1),
-    Field(
+    optional_structure(
         "snapshot_id",
-        STRUCT,
         "The snapshot to read instead of deleted records (metadata log only); absent (null) otherwise.",
-        of=(
-            Field("end_offset", INT64, "Offset at which it ends.", default=-1),
-            Field("epoch", INT32, "Its epoch.", default=-1),
-        ),
+        Field("end_offset", INT64, "Offset at which it ends.", default=-1),
+        Field("epoch", INT32, "Its epoch.", default=-1),
         since=12,
         tag=2,
-        default=None,
-        ignorable=True,
     ),
     array(
         "aborted_transactions",

@@ -360,13 +360,7 @@ CONSUMER_GROUP_DESCRIBE: Api[bodies.ConsumerGroupDescribeRequest, bodies.Consume
                 Field("client_id", STRING, "Client id with which it joined."),
                 Field("client_host", STRING, "Address from which it joined."),
                 Field("subscribed_topic_names", ARRAY, "Topics that it wants, by name.", of=STRING),
-                Field(
-                    "subscribed_topic_regex",
-                    STRING,
-                    "Topics that it wants, by a pattern of RE2; null for none.",
-                    nullable=0,
-                    default=None,
-                ),
+                optional_string("subscribed_topic_regex", "Topics that it wants: a pattern of RE2, or null.", since=0),
                 _assignment("assignment", "What it has."),
                 _assignment("target_assignment", "What it is to have."),
                 ignorable(

@@ -191,7 +191,6 @@ _PARTITION_RESPONSE = (
     Field("metadata", STRING, "Text that was kept with it.", nullable=0, default=None),
     error_code(),
 )
-_NAME = ignorable("name", STRING, "Name of the topic.", until=9, default="")
 _PARTITIONS = Field("partition_indexes", ARRAY, "Numbers of the partitions.", of=INT32)
 
 #: OffsetFetch (API key 9): how far a group got.
@@ -221,8 +220,7 @@ OFFSET_FETCH: Api[bodies.OffsetFetchRequest, bodies.OffsetFetchResponse] = Api(
             array(
                 "topics",
                 "What is asked, by topic, or null for all.",
-                _NAME,
-                topic_id(since=10),
+                *_TOPIC,
                 _PARTITIONS,
                 nullable=8,
             ),
@@ -253,8 +251,7 @@ OFFSET_FETCH: Api[bodies.OffsetFetchRequest, bodies.OffsetFetchResponse] = Api(
             array(
                 "topics",
                 "The offsets, by topic.",
-                _NAME,
-                topic_id(since=10),
+                *_TOPIC,
                 array("partitions", "The offsets, by partition.", *_PARTITION_RESPONSE),
             ),
             error_code("The error of this group, 0 for none."),

@@ -83,9 +83,7 @@ PRODUCE: Api[bodies.ProduceRequest, bodies.ProduceResponse] = Api(
                     "record_errors",
                     "Which records made the broker refuse the batch.",
                     Field("batch_index", INT32, "Number of the record in its batch."),
-                    Field(
-                        "batch_index_error_message", STRING, "What is wrong with it, or null.", nullable=8, default=None
-                    ),
+                    optional_string("batch_index_error_message", "What is wrong with it, or null.", since=8),
                     since=8,
                     default=(),
                     ignorable=True,
