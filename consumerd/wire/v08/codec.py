@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from consumerd.wire.errors import EncodeError, FrameError
@@ -177,17 +178,11 @@ def _structure(fields: tuple[Field, ...], version: int, *, flexible: bool) -> Fi
 
 def _steps(fields: list[Field], version: int, *, flexible: bool) -> list[Step]:
     steps: list[Step] = []
-    run: list[Field] = []
-    for field in fields:
-        if field.type in types.FORMATS:
-            run.append(field)
-            continue
-        if run:
-            steps.append(_run(run))
-            run = []
-        steps.append(SingleField(field.name, _value(field, version, flexible=flexible)))
-    if run:
-        steps.append(_run(run))
+    for fixed, neighbours in groupby(fields, lambda field: field.type in types.FORMATS):
+        if fixed:
+            steps.append(_run(list(neighbours)))
+        else:
+            steps += [SingleField(each.name, _value(each, version, flexible=flexible)) for each in neighbours]
     return steps
 
 
