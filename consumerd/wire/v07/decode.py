@@ -63,21 +63,6 @@ def decode_steps(
 class _Decoder:
     """One decode: the state that the steps share."""
 
-    __slots__ = (
-        "data",
-        "expanded",
-        "layouts",
-        "limits",
-        "magic",
-        "offset",
-        "payload_bytes",
-        "payloads",
-        "position",
-        "runs",
-        "small",
-        "step",
-    )
-
     def __init__(self, data: bytes | memoryview, offset: int, limits: DecodeLimits) -> None:
         self.data = data
         self.offset = offset
@@ -229,8 +214,6 @@ class _NativeDecoder(_Decoder):
 
     Everything else stops it, and is judged by the pure code, whose verdicts and words therefore are the only ones.
     """
-
-    __slots__ = ("index", "native_limits")
 
     def __init__(self, data: bytes | memoryview, offset: int, limits: DecodeLimits, native: NativeCodec) -> None:
         super().__init__(data, offset, limits)
