@@ -48,6 +48,12 @@ class _Action:
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _TicketedPartitions:
+    ticket: int
+    partitions: frozenset[TopicPartition]
+
+
 Event: TypeAlias = shared_events.MembershipEvent | _Event
 Action: TypeAlias = shared_events.MembershipAction | _Action
 
@@ -144,28 +150,16 @@ class Claimed(_Event):
     blocked: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
-class Drained(_Event):
+class Drained(_Event, _TicketedPartitions):
     """Answers `Drain`, in parts: no handler holds anything of these, and what was handled is committed if possible."""
 
-    ticket: int
-    partitions: frozenset[TopicPartition]
 
-
-@dataclass(frozen=True, slots=True)
-class Released(_Event):
+class Released(_Event, _TicketedPartitions):
     """Answers `Release`, once: these have no owner node of this session. For the others that is unknown."""
 
-    ticket: int
-    partitions: frozenset[TopicPartition]
 
-
-@dataclass(frozen=True, slots=True)
-class Abandoned(_Event):
+class Abandoned(_Event, _TicketedPartitions):
     """Answers `Abandon`, in parts: the handler has ended, nothing of these partitions is held any more."""
-
-    ticket: int
-    partitions: frozenset[TopicPartition]
 
 
 # ---- Actions: in ZooKeeper ----------------------------------------------------------------------------------------
@@ -255,26 +249,20 @@ class StartConsuming(_Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Drain(_Action):
+class Drain(_Action, _TicketedPartitions):
     """Stop fetching, let the handlers finish what they hold, commit, then answer `Drained`, as they end.
 
     At `deadline` (absolute) handlers are cancelled and their end awaited; what was handled until then is committed.
     """
 
-    ticket: int
-    partitions: frozenset[TopicPartition]
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon(_Action):
+class Abandon(_Action, _TicketedPartitions):
     """Stop at once: no more fetching or delivering, cancel the handlers, do not commit, do not release.
 
     Also ends a `Drain` of these partitions, which is not answered for them. Answer: `Abandoned`, as handlers end.
     """
-
-    ticket: int
-    partitions: frozenset[TopicPartition]
 
 
 # ---- Actions: the rest --------------------------------------------------------------------------------------------
