@@ -20,7 +20,6 @@ from consumerd.wire.errors import EncodeError, FrameError
 from consumerd.wire.v07.constants import RequestType
 
 _INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
 _FRAME = struct.Struct(">ih")
 _FETCH = struct.Struct(">iqi")
 _OFFSETS = struct.Struct(">iqi")

@@ -55,14 +55,8 @@ STRUCT: Final = FieldType.STRUCT
 NO_UUID: Final = bytes(16)
 
 
-class Required(Enum):
-    """The type of `REQUIRED`."""
-
-    REQUIRED = "required"
-
-
 #: The default of a field that has none: an encoder refuses a message without it.
-REQUIRED: Final = Required.REQUIRED
+REQUIRED: Final = object()
 
 Direction = Literal["request", "response"]
 #: The bodies of an API, of `consumerd.wire.v08.message_types`.
