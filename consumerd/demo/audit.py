@@ -4,15 +4,14 @@ Strategy: handovers are counted by message identity (topic, broker, partition, o
 never by text: equal lines are different messages. The record files of all members are merged in the order of time and
 read once. One *ownership* of a partition lasts from a member's claim to the next claim by anyone: within it
 identities have to grow; a message that comes again in a later one (after a takeover or a restart, from the committed
-offset) is a duplicate, not out of order. One delivery is excused for each time that a member stood still (`Caught`).
+offset) is a duplicate, not out of order.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -77,37 +76,6 @@ def merge_records(paths: Iterable[Path]) -> Iterator[AuditRecord]:
     return heapq.merge(*map(read_records, paths), key=attrgetter("at"))
 
 
-class Awakening(NamedTuple):
-    """A process was stopped (SIGSTOP) at `stopped_at`, and resumed just after `at`, on the clock of its records."""
-
-    member: str
-    at: float
-    stopped_at: float
-
-
-class Caught:
-    """The deliveries that were under way while their member stood still.
-
-    A member checks its lease right before it delivers a batch. A process cannot prevent a stop between that check
-    and the next action of the handler, so this one batch comes late. Members deliver on one
-    thread: it is the first record after they wake, and there is no second one.
-    """
-
-    def __init__(self, awakenings: Iterable[Awakening]) -> None:
-        self._times: defaultdict[str, deque[float]] = defaultdict(deque)
-        for awakening in sorted(awakenings):
-            self._times[awakening.member].append(awakening.at)
-
-    def excuses(self, record: AuditRecord) -> bool:
-        """Whether `record` may be such a delivery. Call it for each record, claims included, in the order of time."""
-        times = self._times.get(record.member)
-        first = False
-        while times and times[0] <= record.at:
-            times.popleft()
-            first = True
-        return first and not record.claim
-
-
 @dataclass(slots=True)
 class AuditResult:
     """The counts. `sound`: nothing is wrong; `findings`: the first faults in words."""
@@ -155,13 +123,17 @@ class _Partition:
         self.reached: dict[str, tuple[int, int]] = {}
 
 
-def audit(ledger: Ledger, records: Iterable[AuditRecord], awakenings: Iterable[Awakening] = ()) -> AuditResult:
-    """Check handovers, in the order of time, against the sent lines and the content of the logs."""
+def audit(
+    ledger: Ledger, records: Iterable[AuditRecord], excuses: Callable[[AuditRecord], bool] = lambda _: False
+) -> AuditResult:
+    """Check handovers, in the order of time, against the sent lines and the content of the logs.
+
+    `excuses`: whether a delivery may come after another member's claim; called once for each record.
+    """
     result = AuditResult()
-    caught = Caught(awakenings)
     partitions = {name: _Partition(each) for name, each in ledger.partitions.items()}
     for record in records:
-        excused = caught.excuses(record)
+        excused = excuses(record)
         partition = partitions.get(record.partition)
         if partition is None:
             result.handled += len(record.messages)

@@ -10,13 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from consumerd.base.native import PURE
-from consumerd.demo.audit import Awakening
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ChildError
 from consumerd.demo.ports import LOOPBACK, free_port
@@ -208,9 +206,6 @@ class DaemonProcess(Process):
 
     def __init__(self, directory: Path, config: Mapping[str, Any], *, name: str = "daemon") -> None:
         super().__init__(name, directory)
-        #: Each time that it was resumed, for `audit`.
-        self.awakenings: list[Awakening] = []
-        self._stopped_at = 0.0
         self.config: dict[str, Any] = {
             table: dict(keys) if isinstance(keys, Mapping) else list(keys) for table, keys in config.items()
         }
@@ -232,16 +227,6 @@ class DaemonProcess(Process):
         if not ids:
             raise ChildError(f"the consumer id of {self.name} is unknown: its log has no event 'starting'")
         return ids[-1]
-
-    def pause(self) -> None:
-        """Freeze it (SIGSTOP), and note when."""
-        super().pause()
-        self._stopped_at = time.monotonic()
-
-    def resume(self) -> None:
-        """Resume it, and note the time for `audit`."""
-        self.awakenings.append(Awakening(self.consumer_id, time.monotonic(), self._stopped_at))
-        super().resume()
 
     async def start(self, timeout: float = 30.0) -> None:
         """Start and wait until it is a member of its group. Raises ChildError with the end of its log."""

@@ -3,7 +3,7 @@
 Strategy: members are whole processes that record each delivery; records are merged in the order of time and read once.
 Invariants: every message of the log was delivered; within one ownership in order and without a gap; an owner begins at
 or before the end of its predecessors; and a member of ours delivers messages only as the latest owner, except for the
-one batch that it may have been delivering when it was stopped (`consumerd.demo.audit.Caught`).
+one batch that it may have been delivering when it was stopped (`tests.support.awakenings.Caught`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import pytest
 
 from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import AuditRecord, Caught, merge_records
+from consumerd.demo.audit import AuditRecord, merge_records
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
-from consumerd.demo.processes import DaemonProcess
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.wire.v08.apis import PRODUCE
 from consumerd.wire.v08.message_types import ProduceRequest
 from consumerd.wire.v08.records import encode_message_set, encode_record_batch
+from tests.support.awakenings import Caught, PausableDaemon
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import KafkaBroker, KafkaRelease, kafka_jars
@@ -69,7 +69,7 @@ class Group:
         self.records = directory / "records"
         self.records.mkdir()
         self.sent: defaultdict[int, list[bytes]] = defaultdict(list)
-        self.daemons: list[DaemonProcess] = []
+        self.daemons: list[PausableDaemon] = []
         self.foreign: list[Child] = []
         #: Held while a batch is being sent; a test that holds it pauses the producer.
         self.sending = asyncio.Lock()
@@ -148,7 +148,7 @@ class Group:
 
     async def daemon(
         self, *, pause: float = 0.01, fetch: Any = None, zookeeper: str | None = None, **group: Any
-    ) -> DaemonProcess:
+    ) -> PausableDaemon:
         """A member of ours. `pause`: seconds of its handler for a batch; `fetch`, `group`: keys of these tables.
 
         `zookeeper`: where the group is coordinated, if not by a broker.
@@ -178,7 +178,7 @@ class Group:
             config["group"] = {"id": GROUP, "topics": {TOPIC: 1}, **group}
             config |= {"kafka": {}, "zookeeper": {"connect": zookeeper}}
         config["group"] = {key: value for key, value in config["group"].items() if value is not None}
-        daemon = DaemonProcess(self.directory, config, name=f"member-{len(self.daemons)}")
+        daemon = PausableDaemon(self.directory, config, name=f"member-{len(self.daemons)}")
         self.daemons.append(daemon)
         await daemon.start(60.0)
         return daemon
@@ -254,7 +254,7 @@ class Group:
         ours = merge_records(sorted(self.records.glob("*.ndjson")))
         return heapq.merge(ours, *map(said_by_java, self.foreign), key=attrgetter("at"))
 
-    def share(self, daemon: DaemonProcess) -> list[str]:
+    def share(self, daemon: PausableDaemon) -> list[str]:
         """The partitions that a daemon was assigned last."""
         told = [event["partitions"] for event in daemon.events() if event["event"] == "rebalanced"]
         return sorted(told[-1]) if told else []
@@ -269,7 +269,7 @@ class Group:
             await asyncio.sleep(0.1)
         return time.monotonic() - start
 
-    def fair(self, *daemons: DaemonProcess, others: int = 0) -> bool:
+    def fair(self, *daemons: PausableDaemon, others: int = 0) -> bool:
         """The daemons have all partitions but `others`, in shares that differ by one at most."""
         shares = [self.share(daemon) for daemon in daemons]
         held = [partition for share in shares for partition in share]

@@ -26,9 +26,9 @@ from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditRecord, parse_record
 from consumerd.demo.children import Child
-from consumerd.demo.processes import DaemonProcess
 from consumerd.wire.registry.values import parse_owner
 from tests.interop.zk_group_account import COMMIT_INTERVAL
+from tests.support.awakenings import PausableDaemon
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -46,7 +46,7 @@ class ZooKeeperGroup(ABC):
         self, directory: Path, zookeeper: str, zk: KazooClient, stack: AsyncExitStack, session_timeout: float
     ) -> None:
         self.zk = zk
-        self.daemons: dict[str, DaemonProcess] = {}
+        self.daemons: dict[str, PausableDaemon] = {}
         self.jvms: dict[str, Child] = {}
         #: Partition -> member -> when it was killed as the owner, and what was committed.
         self.killed: defaultdict[TopicPartition, dict[str, tuple[float, int]]] = defaultdict(dict)
@@ -90,7 +90,7 @@ class ZooKeeperGroup(ABC):
         """Account for a partition, by the messages that each member got of it."""
 
     @abstractmethod
-    async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
+    async def join_ours(self, name: str, **tables: dict[str, Any]) -> PausableDaemon:
         """One more daemon, with keys of its own in some tables of its configuration."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class ZooKeeperGroup(ABC):
 
     async def _start_daemon(
         self, name: str, config: dict[str, dict[str, Any]], tables: dict[str, dict[str, Any]]
-    ) -> DaemonProcess:
+    ) -> PausableDaemon:
         """`config`: what the kind of group adds to what all have; `tables`: what the test adds to both."""
         wanted: dict[str, dict[str, Any]] = {
             "group": {"id": GROUP, "consumer_id": name},
@@ -141,7 +141,7 @@ class ZooKeeperGroup(ABC):
         }
         for added in (config, tables):
             wanted |= {table: wanted.get(table, {}) | keys for table, keys in added.items()}
-        self.daemons[name] = daemon = DaemonProcess(self._directory, wanted, name=name)
+        self.daemons[name] = daemon = PausableDaemon(self._directory, wanted, name=name)
         return await self._stack.enter_async_context(daemon)
 
     async def leave(self, name: str) -> None:
@@ -301,7 +301,7 @@ class ZooKeeperGroup(ABC):
             self._check(place, by_member)
 
     def _dated(self, name: str) -> list[Handed]:
-        """As `_handed`; the batch that a stop caught on its way (`audit.Caught`) is dated to the stop."""
+        """As `_handed`; the batch that a stop caught on its way (`Caught`) is dated to the stop."""
         handed = self._handed(name)
         for _, woken_at, stopped_at in self.daemons[name].awakenings if name in self.daemons else ():
             first = next((entry for entry in handed if entry[0] >= woken_at), None)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import AuditRecord, AuditResult, Caught
+from consumerd.demo.audit import AuditRecord, AuditResult
 from consumerd.storage.log.dump import read_segment
 from consumerd.testing.brokers import segments_of
 from tests.soak.stage import LINES, SoakStage, lines_of, number_of
+from tests.support.awakenings import Caught
 from tests.torture.account import Account, expiries, explains
 from tests.torture.play import Cause
 from tests.torture.sinks import PartitionLog

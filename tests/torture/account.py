@@ -16,8 +16,9 @@ from datetime import datetime
 from typing import Final
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import AuditRecord, AuditResult, Caught, audit, merge_records
+from consumerd.demo.audit import AuditRecord, AuditResult, audit, merge_records
 from consumerd.demo.ledger import Ledger
+from tests.support.awakenings import Caught
 from tests.torture.play import Cause
 from tests.torture.stage import COMMIT_INTERVAL, SESSION_TIMEOUT, Log, Member, Stage
 
@@ -136,7 +137,7 @@ def count(stage: Stage, log: Log, causes: Sequence[Cause]) -> Account:
         stored=len(payloads),
         not_stored=len(stage.acknowledged - in_log),
         foreign=len(in_log - stage.sent),
-        audit=audit(ledger, merge_records(paths), awakenings),
+        audit=audit(ledger, merge_records(paths), Caught(awakenings).excuses),
         stored_twice=len(payloads) - len(in_log) if stage.stores_once else 0,
     )
     account.count_expired_alone(own, causes)

@@ -40,6 +40,7 @@ from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk.connect_string import parse_connect_string
 from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import Direction, FaultProxy
+from tests.support.awakenings import PausableDaemon
 from tests.support.server_network import ServerNetwork
 from tests.support.slow_disk import SlowDisk
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
@@ -144,7 +145,7 @@ class LinkBundle:
             link.heal()
 
 
-class Member(DaemonProcess):
+class Member(PausableDaemon):
     """A daemon with its own proxies to what coordinates its group: `links`."""
 
     def __init__(self, directory: Path, config: dict[str, Any], name: str, links: Sequence[Link]) -> None:

@@ -12,8 +12,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import (
     AuditRecord,
     AuditResult,
-    Awakening,
-    Caught,
     audit,
     merge_records,
     parse_record,
@@ -23,6 +21,7 @@ from consumerd.demo.errors import AuditError
 from consumerd.demo.ledger import Ledger, PartitionLedger, digest
 from consumerd.wire.compression import compress
 from consumerd.wire.v07 import Codec, encode_message, encode_message_set
+from tests.support.awakenings import Awakening, Caught
 
 P = TopicPartition("t", 0, 0)
 Q = TopicPartition("t", 1, 3)
@@ -123,14 +122,16 @@ def test_counts_a_handover_after_another_claim_as_overlapping() -> None:
 def test_excuses_one_batch_each_time_a_member_wakes_up() -> None:
     # The records are at 0, 1, 2 ...; a wakes before 3, and the batch that it delivers there was in flight.
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1).hand("b", 1, 2, 3, 4)
-    assert audit(ledger(), story.records, [Awakening("a", 2.5, 0.0)]).sound
-    assert audit(ledger(), story.records, [Awakening("b", 2.5, 0.0)]).overlapping == 1
-    assert audit(ledger(), story.records, [Awakening("a", 3.5, 0.0)]).overlapping == 1
-    assert audit(ledger(), story.records, [Awakening("a", 0.5, 0.0)]).overlapping == 1  # that one was delivered at 1
+    assert audit(ledger(), story.records, Caught([Awakening("a", 2.5, 0.0)]).excuses).sound
+    assert audit(ledger(), story.records, Caught([Awakening("b", 2.5, 0.0)]).excuses).overlapping == 1
+    assert audit(ledger(), story.records, Caught([Awakening("a", 3.5, 0.0)]).excuses).overlapping == 1
+    assert (
+        audit(ledger(), story.records, Caught([Awakening("a", 0.5, 0.0)]).excuses).overlapping == 1
+    )  # that one was delivered at 1
     story = Story().claim("a").hand("a", 0).claim("b").hand("a", 1).hand("a", 2).hand("b", 1, 2, 3, 4)
-    result = audit(ledger(), story.records, [Awakening("a", 2.5, 0.0)])
+    result = audit(ledger(), story.records, Caught([Awakening("a", 2.5, 0.0)]).excuses)
     assert (result.overlapping, result.distinct, result.handled) == (1, 5, 7)  # the second is not, and all count
-    assert audit(ledger(), story.records, [Awakening("a", 3.5, 0.0), Awakening("a", 2.5, 0.0)]).sound
+    assert audit(ledger(), story.records, Caught([Awakening("a", 3.5, 0.0), Awakening("a", 2.5, 0.0)]).excuses).sound
 
 
 def test_excuses_no_batch_after_a_claim_at_wake_up() -> None:

@@ -8,8 +8,9 @@ from zlib import crc32
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import AuditResult, Awakening, Caught
+from consumerd.demo.audit import AuditResult
 from tests.soak.account import Contents, RangeRecord, check_deliveries
+from tests.support.awakenings import Awakening, Caught
 from tests.torture.account import Account
 from tests.torture.play import Cause
 from tests.torture.sinks import PartitionLog, RowCheck

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.audit import AuditRecord, AuditResult, Caught
+from consumerd.demo.audit import AuditRecord, AuditResult
 from consumerd.demo.ledger import digest
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import encode_message_set
 from consumerd.wire.v08.subscription import MemberAssignment
+from tests.support.awakenings import Caught
 from tests.torture.account import Account, classify, explains, ledger_of
 from tests.torture.groups import BrokerGroup, ZooKeeperGroup
 from tests.torture.play import Cause, Player, Timed
