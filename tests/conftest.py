@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 from consumerd.base import native
 from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
-from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.demo.zookeeper_launch import ZooKeeperTls, zookeeper_jars
+from consumerd.demo.zookeeper import ZooKeeperServer, zookeeper_jars
 from tests.support import maven, sharing
 from tests.support.codecs import installed_native_codec
 from tests.support.spark_jvm import share_classes
+from tests.support.zookeeper_servers import ConfiguredZooKeeper, ZooKeeperTls
 
 if os.environ.get("CI", "").lower() != "true":  # there Hypothesis does so by itself
     # No deadline: the duration of an example depends more on the other load of the machine than on our code.
@@ -239,18 +239,18 @@ def zk_root(zookeeper: ZooKeeperServer, consumerd_zookeeper_root: str) -> str:
 
 
 class ZooKeeperFactory(Protocol):
-    """Starts a private server; the arguments are those of `ZooKeeperServer`."""
+    """Starts a private server; the arguments are those of `ConfiguredZooKeeper`."""
 
-    async def __call__(self, **arguments: Any) -> ZooKeeperServer: ...
+    async def __call__(self, **arguments: Any) -> ConfiguredZooKeeper: ...
 
 
 @pytest.fixture
 def zookeeper_factory(java: JavaRuntime, tmp_path: Path) -> Iterator[ZooKeeperFactory]:
     """`await zookeeper_factory(tick_ms=200)`: a server of the test's own, to be killed, paused and restarted."""
-    servers: list[ZooKeeperServer] = []
+    servers: list[ConfiguredZooKeeper] = []
 
-    async def make(**arguments: Any) -> ZooKeeperServer:
-        server = ZooKeeperServer(tmp_path / f"zookeeper-{len(servers)}", java=java, **arguments)
+    async def make(**arguments: Any) -> ConfiguredZooKeeper:
+        server = ConfiguredZooKeeper(tmp_path / f"zookeeper-{len(servers)}", java=java, **arguments)
         servers.append(server)
         await server.start()
         return server
@@ -271,7 +271,7 @@ class TlsFiles:
 
 @pytest.fixture
 def tls_files(tmp_path: Path) -> TlsFiles:
-    """For `ZooKeeperServer(tls=tls_files.zookeeper)` on 127.0.0.1, and for the SSLContext of its client."""
+    """For `ConfiguredZooKeeper(tls=tls_files.zookeeper)` on 127.0.0.1, and for the SSLContext of its client."""
     authority = trustme.CA()
     folder = tmp_path / "tls"
     folder.mkdir()

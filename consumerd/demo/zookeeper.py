@@ -2,25 +2,40 @@
 
 Strategy: the server runs without a logging backend, so the first start that fails is repeated with one, on another port
 if the port was ours to choose; if that fails too, its log says why. Ready means: the server answers `srvr` with
-its mode and `conf` with *our* data directory, so a stranger's server on the same port is never taken for ours.
+its mode and `conf` with *our* data directory, so a stranger's server on the same port is never taken for ours. It runs
+with the fewest jars of the installed pyspark: a logging backend doubles the start-up time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
 import structlog
 
-from consumerd.base.java import JavaRuntime, find_java
+from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
 from consumerd.demo.children import Child
 from consumerd.demo.errors import ZooKeeperStartError
 from consumerd.demo.ports import LOOPBACK, free_port
 from consumerd.demo.server import StartedChild
-from consumerd.demo.zookeeper_launch import ZooKeeperTls, write_zookeeper_config, zookeeper_command
+from consumerd.service.config.properties import format_properties
 
+_NEEDED: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+_LOGGING: Final = ("log4j-api", "log4j-core", "log4j-slf4j2-impl")
+_JVM: Final = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData")
+_MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_LOG4J: Final = {
+    "status": "error",
+    "rootLogger.level": "error",
+    "rootLogger.appenderRef.out.ref": "out",
+    "appender.out.type": "Console",
+    "appender.out.name": "out",
+    "appender.out.layout.type": "PatternLayout",
+    "appender.out.layout.pattern": "%d %p %c{1} %m%n%ex{short}",
+}
 _BIND_FAILURES: Final = ("BindException", "Address already in use")
 _ATTEMPTS: Final = 4
 _POLL_SECONDS: Final = 0.02
@@ -41,13 +56,32 @@ async def four_letter_word(port: int, word: str, *, host: str = LOOPBACK, timeou
             writer.transport.abort()
 
 
+def zookeeper_jars(*more: str) -> list[Path]:
+    """The jars of the installed pyspark that a server needs, and those of these names.
+
+    Raises MissingRuntimeError naming the extra.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingRuntimeError(
+            "the embedded ZooKeeper takes its jars from pyspark, which is not installed: "
+            "`pip install 'consumerd[embedded]'`"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "jars"
+    found: list[Path] = []
+    for name in (*_NEEDED, *more):
+        matches = sorted(folder.glob(f"{name}-[0-9]*.jar"))
+        if not matches:
+            raise MissingRuntimeError(f"{name}-*.jar, which ZooKeeper needs, is missing in {folder}: reinstall pyspark")
+        found.append(matches[-1])
+    return found
+
+
 class ZooKeeperServer(StartedChild):
     """One server in `directory` (created; data stays over restarts), on `port` or a free one.
 
     `tick_ms` decides the session timeouts that clients may ask for: 2 to 20 ticks. `config` adds or overrides keys of
-    its configuration file. `servers` and `my_id` make it a member of an ensemble. With `tls` it also listens on
-    `secure_port`. `jars` is the class path of another release than that of pyspark. Raises MissingRuntimeError from
-    `start` where Java or pyspark is missing.
+    its configuration file. Raises MissingRuntimeError from `start` where Java or pyspark is missing.
     """
 
     _GRACE: ClassVar = 5.0
@@ -59,28 +93,16 @@ class ZooKeeperServer(StartedChild):
         *,
         tick_ms: int = 500,
         config: Mapping[str, str | int] | None = None,
-        jvm: Sequence[str] = (),
         java: JavaRuntime | None = None,
-        tls: ZooKeeperTls | None = None,
-        servers: Mapping[int, str] | None = None,
-        my_id: int | None = None,
-        logging: bool = False,
-        jars: Sequence[Path] | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self.port = port or free_port()
         self.tick_ms = tick_ms
-        self.tls = tls
-        self.secure_port = free_port() if tls else None
-        self.name = "zookeeper" if my_id is None else f"zookeeper-{my_id}"
-        self._port_is_ours = port is None and servers is None
+        self.name = "zookeeper"
+        self._port_is_ours = port is None
         self._config = dict(config or {})
-        self._jvm = tuple(jvm)
+        self._jvm: tuple[str, ...] = _JVM
         self._java = java
-        self._servers = dict(servers or {})
-        self._my_id = my_id
-        self._logging = logging
-        self._jars = jars
 
     @property
     def connect(self) -> str:
@@ -111,7 +133,7 @@ class ZooKeeperServer(StartedChild):
         """
         if self.running:
             return
-        logging = self._logging
+        logging = False
         for attempt in range(_ATTEMPTS):
             self._child = await self.launch(logging=logging)
             try:
@@ -138,17 +160,42 @@ class ZooKeeperServer(StartedChild):
             await self._child.wait()
         if self._java is None:
             self._java = await asyncio.to_thread(find_java)
-        config = write_zookeeper_config(
-            self.directory, self.port, tick_ms=self.tick_ms, secure_port=self.secure_port, tls=self.tls,
-            servers=self._servers, my_id=self._my_id, extra=self._config,
-        )  # fmt: skip
-        command = zookeeper_command(
-            self._java, config, jvm=self._jvm, logging=logging, tls=self.tls is not None, jars=self._jars
-        )
+        config = self._write_config()
+        command = [
+            str(self._java.executable), *self._jvm,
+            "-Dzookeeper.jmx.log4j.disable=true",
+            f"-Dlog4j2.configurationFile={config.with_name('log4j2.properties')}",
+            "-cp", ":".join(map(str, self.class_path(logging=logging))),
+            _MAIN, str(config),
+        ]  # fmt: skip
         child = Child(command, log=self.log_path, name=self.name, cwd=self.directory)
         child.start()
         self._child = child
         return child
+
+    def class_path(self, *, logging: bool) -> list[Path]:
+        """The jars that it runs with. Raises MissingRuntimeError."""
+        return zookeeper_jars(*(_LOGGING if logging else ()))
+
+    def _write_config(self) -> Path:
+        """Write `zoo.cfg` and the logging configuration, and make the data directory; return the path of the first."""
+        self.data_directory.mkdir(parents=True, exist_ok=True)
+        settings: dict[str, str | int] = {
+            "tickTime": self.tick_ms,
+            "dataDir": str(self.data_directory),
+            "clientPort": self.port,
+            "clientPortAddress": LOOPBACK,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            # Survives every death of a process; only a crash of the machine could lose the last writes.
+            "forceSync": "no",
+            "preAllocSize": 1024,
+        }
+        (self.directory / "log4j2.properties").write_text(format_properties(_LOG4J), "ascii")
+        path = self.directory / "zoo.cfg"
+        path.write_text(format_properties(settings | self._config), "ascii")
+        return path
 
     async def mode(self, timeout: float = 2.0) -> str | None:
         """`standalone`, `leader`, `follower`; None while it does not serve."""

@@ -13,14 +13,14 @@ import pytest
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.ports import SessionEvent
-from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.demo.zookeeper_launch import zookeeper_jars
+from consumerd.demo.zookeeper import ZooKeeperServer, zookeeper_jars
 from consumerd.net.zk.errors import AuthFailed, NoAuth
 from consumerd.net.zk.sasl import DigestMd5
 from consumerd.net.zk.session import Session
 from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from consumerd.testing.fault_proxy import FaultProxy
+from tests.support.zookeeper_servers import TLS_JARS
 
 pytestmark = [pytest.mark.zookeeper]
 
@@ -36,7 +36,7 @@ async def server_with_login(zookeeper_factory: Any, folder: Path, **options: Any
     jaas.write_text(LOGIN, "utf-8")
     provider = {"authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
     jvm = [f"-Djava.security.auth.login.config={jaas}", "-Dfile.encoding=UTF-8"]
-    jars = zookeeper_jars(logging=False, tls=True)  # it needs Netty's classes, though it speaks no TLS
+    jars = zookeeper_jars(*TLS_JARS)  # it needs Netty's classes, though it speaks no TLS
     server: ZooKeeperServer = await zookeeper_factory(config=provider, jvm=jvm, jars=jars, **options)
     return server
 

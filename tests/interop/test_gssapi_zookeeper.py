@@ -12,13 +12,13 @@ import pytest
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.java import JavaRuntime
-from consumerd.demo.zookeeper import ZooKeeperServer
-from consumerd.demo.zookeeper_launch import zookeeper_jars
+from consumerd.demo.zookeeper import ZooKeeperServer, zookeeper_jars
 from consumerd.net.zk.errors import AuthFailed, NoAuth
 from consumerd.net.zk.session import Session
 from consumerd.service.config.build import build_session
 from consumerd.service.config.model import parse
 from tests.interop.kerberos import REALM, KeyDistributionCentre
+from tests.support.zookeeper_servers import TLS_JARS
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
 MODULE = "com.sun.security.auth.module.Krb5LoginModule required"
@@ -45,7 +45,7 @@ async def start_server(zookeeper_factory: Any, kdc: KeyDistributionCentre, folde
     )
     jvm = [f"-Djava.security.auth.login.config={jaas}", f"-Djava.security.krb5.conf={kdc.krb5_conf}"]
     provider = {"authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"}
-    jars = zookeeper_jars(logging=False, tls=True)
+    jars = zookeeper_jars(*TLS_JARS)
     server: ZooKeeperServer = await zookeeper_factory(config=provider, jvm=jvm, jars=jars)
     return server
 

@@ -13,7 +13,8 @@ import structlog
 from consumerd.base.java import JavaRuntime, find_java
 from consumerd.demo.errors import ZooKeeperStartError
 from consumerd.demo.ports import LOOPBACK, free_ports
-from consumerd.demo.zookeeper import PROBE_SECONDS, ZooKeeperServer
+from consumerd.demo.zookeeper import PROBE_SECONDS
+from tests.support.zookeeper_servers import ConfiguredZooKeeper
 
 if TYPE_CHECKING:
     from tests.support.slow_disk import SlowDisk
@@ -25,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class ZooKeeperEnsemble:
-    """Servers that elect a leader among them, in `servers` (index 0, 1, ...). Arguments as `ZooKeeperServer`'s.
+    """Servers that elect a leader among them, in `servers` (index 0, 1, ...). Arguments as `ConfiguredZooKeeper`'s.
 
     `disks`: those of the servers, which can be slow; none, or one for each.
     """
@@ -51,13 +52,13 @@ class ZooKeeperEnsemble:
         self._java = java
         self._disks = list(disks)
         self._known = False
-        self.servers: list[ZooKeeperServer] = self._make_servers()
+        self.servers: list[ConfiguredZooKeeper] = self._make_servers()
 
-    def _make_servers(self) -> list[ZooKeeperServer]:
+    def _make_servers(self) -> list[ConfiguredZooKeeper]:
         ports = free_ports(3 * self._size)
         quorum = {i + 1: f"{LOOPBACK}:{ports[3 * i]}:{ports[3 * i + 1]}" for i in range(self._size)}
         return [
-            ZooKeeperServer(
+            ConfiguredZooKeeper(
                 self._directory / str(i + 1), ports[3 * i + 2], tick_ms=self._tick_ms, config=self._config,
                 jvm=self._jvm, java=self._java_of(i), servers=quorum, my_id=i + 1,
             )
@@ -77,7 +78,7 @@ class ZooKeeperEnsemble:
         return ",".join(server.connect for server in self.servers)
 
     async def start(self, timeout: float = 60.0) -> None:
-        """Start every member that does not run; returns when all serve. Errors as `ZooKeeperServer.start`."""
+        """Start every member that does not run; returns when all serve. Errors as `ConfiguredZooKeeper.start`."""
         if self._java is None:  # once for all members
             java = await asyncio.to_thread(find_java)
             self._java = java

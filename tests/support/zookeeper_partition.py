@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from consumerd.base.java import JavaRuntime
-from consumerd.demo.zookeeper import PROBE_SECONDS, ZooKeeperServer, four_letter_word
+from consumerd.demo.zookeeper import PROBE_SECONDS, four_letter_word
 from tests.support.server_network import ServerNetwork
 from tests.support.zookeeper_ensemble import ZooKeeperEnsemble
+from tests.support.zookeeper_servers import ConfiguredZooKeeper
 
 if TYPE_CHECKING:
     from tests.support.slow_disk import SlowDisk
@@ -20,7 +21,7 @@ _CLIENT_PORT, _QUORUM_PORT, _ELECTION_PORT = 2181, 2888, 3888
 _SESSION: Final = re.compile(r"sid=0x([0-9a-f]+)")
 
 
-class HostServer(ZooKeeperServer):
+class HostServer(ConfiguredZooKeeper):
     """A server that listens on an address of its own."""
 
     host: str
@@ -66,7 +67,7 @@ class PartitionedEnsemble(ZooKeeperEnsemble):
         self.network = network
         super().__init__(directory, len(network.hosts), tick_ms=tick_ms, config=config, java=java, disks=disks)
 
-    def _make_servers(self) -> list[ZooKeeperServer]:
+    def _make_servers(self) -> list[ConfiguredZooKeeper]:
         return list(map(self._make_server, range(self._size)))
 
     def _make_server(self, number: int) -> HostServer:
