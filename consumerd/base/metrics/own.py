@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Final, TypeVar
 
 from consumerd.base.metrics.catalogue import ALL_METRICS, Kind, Metric, Reading
@@ -24,7 +24,19 @@ _TAKEN: Final = {"group", "le"}
 MAX_SERIES: Final = 1000
 
 
-class OwnCounter:
+class _OwnMetric:
+    """Values by those of the labels, but for the group."""
+
+    metric: Metric
+    _values: Mapping[tuple[str, ...], float | Histogram]
+
+    def readings(self, group: str) -> Iterator[Reading]:
+        """Yield the readings for Prometheus."""
+        for labels, value in self._values.items():
+            yield Reading(self.metric, (group, *labels), value)
+
+
+class OwnCounter(_OwnMetric):
     """A number that only grows; with labels one for each combination of their values."""
 
     def __init__(self, metric: Metric) -> None:
@@ -41,13 +53,8 @@ class OwnCounter:
             _check(self.metric, labels, self._values)
         self._values[labels] += amount
 
-    def readings(self, group: str) -> Iterator[Reading]:
-        """Yield the readings for Prometheus."""
-        for labels, value in self._values.items():
-            yield Reading(self.metric, (group, *labels), value)
 
-
-class OwnHistogram:
+class OwnHistogram(_OwnMetric):
     """Counts values by buckets; with labels for each combination of their values."""
 
     def __init__(self, metric: Metric, buckets: Sequence[float]) -> None:
@@ -63,11 +70,6 @@ class OwnHistogram:
             _check(self.metric, labels, self._values)
             self._values[labels] = Histogram(self._buckets)
         self._values[labels].observe(value)
-
-    def readings(self, group: str) -> Iterator[Reading]:
-        """Yield the readings for Prometheus."""
-        for labels, value in self._values.items():
-            yield Reading(self.metric, (group, *labels), value)
 
 
 _Own = TypeVar("_Own", OwnCounter, OwnHistogram)

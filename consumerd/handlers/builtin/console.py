@@ -11,9 +11,10 @@ so that it is written in its place as any other.
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, cast, get_args
+from typing import ClassVar, Final, Literal, NamedTuple, cast, get_args
 
 from consumerd.base.errors import ConsumerdError, ExitCode, HandlerFailedError
 from consumerd.base.partition import TopicPartition
@@ -26,10 +27,6 @@ from consumerd.handlers.giving_up import GivingUp
 from consumerd.handlers.messages import Batch, KeyedMessage, Message
 from consumerd.handlers.tracebacks import brief
 from consumerd.net.schemas.errors import DecodeError
-
-if TYPE_CHECKING:
-    import threading
-
 
 #: What a format shows of a message, by the letter that kcat has for it.
 Field = Literal["s", "S", "k", "K", "t", "p", "o", "T", "h"]

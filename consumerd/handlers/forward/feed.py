@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from random import Random
+from typing import NamedTuple
 
 import structlog
 
@@ -33,9 +34,6 @@ from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.crc import crc32
 from consumerd.wire.v08.records import Headers
-
-if TYPE_CHECKING:
-    from random import Random
 
 log = structlog.get_logger(__name__)
 

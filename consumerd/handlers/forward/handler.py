@@ -18,7 +18,8 @@ may not be written to, a cluster that is too old for the options.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from random import Random
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -37,9 +38,6 @@ from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.handlers.forward.topics import ForwardTopics
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.producer import ProducerFencedError
-
-if TYPE_CHECKING:
-    from random import Random
 
 log = structlog.get_logger(__name__)
 

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    #: A payload -> its key, or None.
-    KeyExtractor = Callable[[bytes], bytes | None]
-else:
-    KeyExtractor = object
+#: A payload -> its key, or None.
+KeyExtractor = Callable[[bytes], bytes | None]
 
 #: Start and end of a column.
 _BOUNDS = 2

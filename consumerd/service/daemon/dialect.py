@@ -60,13 +60,10 @@ async def find_dialect(
 
 async def _require_in(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
     try:
-        found = await read_dialect(zk, group)
+        found = await _other_dialect(dialect, zk, group)
     except DialectError as error:
         raise GroupRefusedError(group, str(error)) from error
-    except ZooKeeperError as error:  # as in `_require`
-        log.info("dialect_read_failed", group=group, reason=reason_of(error))
-        return
-    if found not in (None, dialect):
+    if found is not None:
         raise GroupRefusedError(
             group,
             f"its members speak the dialect of Kafka {found.value}, and those of other subscriptions that of "
@@ -75,16 +72,22 @@ async def _require_in(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
 
 
 async def _require(dialect: Dialect, zk: ZooKeeper, group: str) -> None:
-    try:
-        found = await read_dialect(zk, group)
-    except ZooKeeperError as error:  # the member looks again, and refuses by itself
-        log.info("dialect_read_failed", group=group, reason=reason_of(error))
-        return
-    if found not in (None, dialect):
+    found = await _other_dialect(dialect, zk, group)
+    if found is not None:
         raise DialectError(
             f"the brokers or members registered there speak the dialect of Kafka {found.value}, and group.dialect is "
             f"{dialect.value[:3]!r}; check it, and the chroot of zookeeper.connect"
         )
+
+
+async def _other_dialect(dialect: Dialect, zk: ZooKeeper, group: str) -> Dialect | None:
+    """Return the dialect of the group's nodes if it is another one. Raises DialectError."""
+    try:
+        found = await read_dialect(zk, group)
+    except ZooKeeperError as error:  # the member looks again, and refuses by itself
+        log.info("dialect_read_failed", group=group, reason=reason_of(error))
+        return None
+    return None if found is dialect else found
 
 
 def _require_v07(group: GroupSection) -> None:

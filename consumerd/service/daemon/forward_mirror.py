@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from random import Random
 
 import structlog
 
@@ -33,9 +33,6 @@ from consumerd.service.daemon.mirroring import Starting
 from consumerd.service.daemon.service import start_client
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.subscription import Subscription, is_subscribed
-
-if TYPE_CHECKING:
-    from random import Random
 
 log = structlog.get_logger(__name__)
 
