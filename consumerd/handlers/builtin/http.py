@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -42,8 +42,6 @@ from consumerd.net.addresses import connect_reason
 from consumerd.net.tls import make_tls_context
 
 if TYPE_CHECKING:
-    import ssl
-
     from aiohttp import ClientResponse, ClientSession
 
 #: Bytes of an answer that are read; a connection with more of it is closed.
@@ -68,88 +66,59 @@ class HttpRejectedError(RejectedError):
     """The receiver refused a batch for good."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """The settings of the requests. Times in seconds."""
-
-    url: str
-    format: BodyFormat
-    #: Sent with every request; values are not shown.
-    headers: Mapping[str, str] = field(repr=False)
-    #: Headers whose values are read from files when the handler starts.
-    header_files: Mapping[str, Path]
-    gzip: bool
-    #: For a whole request and its answer.
-    timeout: float
-    #: To the receiver at most.
-    connections: int
-    #: The longest pause that Retry-After of the receiver can cause, in seconds.
-    max_retry_after: float
-    #: Statuses that are retried besides 408, 425, 429 and 5xx.
-    retry_on: frozenset[int]
-    #: PEM files: authorities to trust in place of the system's, and our certificate with its key.
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-
-
-@checked
-def http(
-    *,
-    url: str,
-    format: BodyFormat = "ndjson",  # noqa: A002 - the option's name
-    headers: Secret[Mapping[str, str] | None] = None,
-    header_files: Mapping[str, str] | None = None,
-    gzip: bool = False,
-    timeout: Seconds = 30.0,
-    tls: Mapping[str, str] | None = None,
-    connections: Count = 16,
-    max_retry_after: Seconds = 300.0,
-    retry_on: Sequence[int] = (),
-) -> HttpHandler:
-    """The handler from its options; docs/handlers.md says what each one means. Raises ValueError, HandlerLoadError."""
-    _check_url(url)
-    if not isinstance(retry_on, list | tuple) or not all(type(each) is int and 300 <= each < 600 for each in retry_on):
-        raise ValueError(f"retry_on must be a list of statuses from 300 to 599, not {retry_on!r}")
-    texts, files, pem = _texts("headers", headers), _texts("header_files", header_files), _texts("tls", tls)
-    _check_headers(texts, files)
-    if unknown := pem.keys() - {"ca", "certificate", "key"}:
-        raise ValueError(f"tls has no key {min(unknown)!r}: there are ca, certificate and key")
-    if "key" in pem and "certificate" not in pem:
-        raise ValueError("tls.key needs tls.certificate")
-    settings = HttpSettings(
-        url=url,
-        format=format,
-        headers=texts,
-        header_files={name: Path(path) for name, path in files.items()},
-        gzip=gzip,
-        timeout=float(timeout),
-        connections=connections,
-        max_retry_after=float(max_retry_after),
-        retry_on=frozenset(retry_on),
-        **{name: Path(path) for name, path in pem.items()},
-    )
-    return HttpHandler(settings)
-
-
 class HttpHandler(Handler):
-    """Posts batches. Raises HttpRequestError, HttpRejectedError, RetryLaterError, which the policy acts upon."""
+    """Posts batches. Raises HttpRequestError, HttpRejectedError, RetryLaterError, which the policy acts upon.
 
-    def __init__(self, settings: HttpSettings) -> None:
+    docs/handlers.md says what each option means. Raises ValueError, HandlerLoadError.
+    """
+
+    @checked
+    def __init__(
+        self,
+        *,
+        url: str,
+        format: BodyFormat = "ndjson",  # noqa: A002 - the option's name
+        headers: Secret[Mapping[str, str] | None] = None,
+        header_files: Mapping[str, str] | None = None,
+        gzip: bool = False,
+        timeout: Seconds = 30.0,
+        tls: Mapping[str, str] | None = None,
+        connections: Count = 16,
+        max_retry_after: Seconds = 300.0,
+        retry_on: Sequence[int] = (),
+    ) -> None:
+        _check_url(url)
+        if not isinstance(retry_on, list | tuple) or not all(
+            type(each) is int and 300 <= each < 600 for each in retry_on
+        ):
+            raise ValueError(f"retry_on must be a list of statuses from 300 to 599, not {retry_on!r}")
+        texts, files, pem = _texts("headers", headers), _texts("header_files", header_files), _texts("tls", tls)
+        _check_headers(texts, files)
+        if unknown := pem.keys() - {"ca", "certificate", "key"}:
+            raise ValueError(f"tls has no key {min(unknown)!r}: there are ca, certificate and key")
+        if "key" in pem and "certificate" not in pem:
+            raise ValueError("tls.key needs tls.certificate")
         try:
             import aiohttp  # noqa: PLC0415 - of the extra
         except ImportError as error:
             raise HandlerLoadError(
                 "the handler 'http' needs the extra `http`: pip install 'consumerd[http]'."
             ) from error
+        self._url = url
         #: Its name in errors: a query may hold a token.
-        self._shown = settings.url.partition("?")[0]
-        self._settings = settings
+        self._shown = url.partition("?")[0]
+        self._format = format
+        self._gzip = gzip
+        self._timeout = float(timeout)
+        self._connections = connections
+        self._max_retry_after = float(max_retry_after)
+        self._transient = _TRANSIENT | frozenset(retry_on)
+        self._secrets = _Secrets(texts, _paths(files), _paths(pem))
         self._failures: tuple[type[Exception], ...] = (aiohttp.ClientError, TimeoutError, OSError)
         #: Waiting for a connection does not count as a request's time.
-        self._turns = asyncio.Semaphore(settings.connections)
+        self._turns = asyncio.Semaphore(connections)
         self._session: ClientSession | None = None
-        self._secrets: _Secrets | None = None
+        self._present: Callable[[], tuple[dict[str, str], ssl.SSLContext]] | None = None
         self._context: HandlerContext | None = None
 
     async def start(self, context: HandlerContext) -> None:
@@ -158,14 +127,13 @@ class HttpHandler(Handler):
 
         await self.stop()
         self._context = context
-        settings = self._settings
-        self._secrets = await in_thread(lambda: _Secrets(settings))
-        headers = {"Content-Type": CONTENT_TYPES[settings.format]}
-        if settings.gzip:
+        self._present = await in_thread(self._secrets.renewed)
+        headers = {"Content-Type": CONTENT_TYPES[self._format]}
+        if self._gzip:
             headers["Content-Encoding"] = "gzip"
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=settings.connections),
-            timeout=aiohttp.ClientTimeout(total=settings.timeout),
+            connector=aiohttp.TCPConnector(limit=self._connections),
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers=headers,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # an answer may be a bomb
@@ -173,12 +141,12 @@ class HttpHandler(Handler):
 
     async def check_online(self) -> str:
         """Connect to the receiver, with TLS if its URL says so; nothing is sent. Raises HandlerFailedError."""
-        settings = self._settings
-        url = urlsplit(settings.url)
+        url = urlsplit(self._url)
         port = url.port or (443 if url.scheme == "https" else 80)
-        _, tls = await in_thread(lambda: (_read_headers(settings), _read_tls(settings)))
+        present = await in_thread(self._secrets.renewed)
+        _, tls = await in_thread(present)
         try:
-            async with asyncio.timeout(settings.timeout):
+            async with asyncio.timeout(self._timeout):
                 _, writer = await asyncio.open_connection(
                     url.hostname, port, ssl=tls if url.scheme == "https" else None
                 )
@@ -197,20 +165,18 @@ class HttpHandler(Handler):
 
     async def handle(self, batch: Batch) -> None:
         """Return when the receiver has answered with 2xx, and the answer has come whole."""
-        if self._session is None or self._secrets is None:
+        if self._session is None or self._present is None:
             raise HandlerFailedError("handler 'http' is not started.")
         if not len(batch):
             return
-        headers, tls = await in_thread(self._secrets.now) if self._secrets.in_files else self._secrets.now()
+        headers, tls = await in_thread(self._present) if self._secrets.in_files else self._present()
         if batch.contiguous:
             headers = {**headers, "Idempotency-Key": idempotency_key(batch, await self._cluster())}
-        body = await make_body(batch, self._settings.format, compressed=self._settings.gzip)
+        body = await make_body(batch, self._format, compressed=self._gzip)
         try:
             async with (
                 self._turns,
-                self._session.post(
-                    self._settings.url, data=body, headers=headers, ssl=tls, allow_redirects=False
-                ) as response,
+                self._session.post(self._url, data=body, headers=headers, ssl=tls, allow_redirects=False) as response,
             ):
                 if 200 <= response.status < 300:
                     await _read(response)
@@ -239,13 +205,17 @@ class HttpHandler(Handler):
         elif answer:
             words.append(f"({_printable(answer.decode(errors='replace'))})")
         said = " ".join(word for word in words if word)
-        if status < 500 and status not in _TRANSIENT | self._settings.retry_on:
+        if status < 500 and status not in self._transient:
             raise HttpRejectedError(said)
         assert self._context is not None
         pause = retry_after(response.headers.get("Retry-After"), self._context.clock.wall())
         if pause is not None:
-            raise RetryLaterError(said, min(pause, self._settings.max_retry_after))
+            raise RetryLaterError(said, min(pause, self._max_retry_after))
         raise HttpRequestError(said)
+
+
+#: By the name of its entry point.
+http: Final = HttpHandler
 
 
 def idempotency_key(batch: Batch, cluster: str | None) -> str:
@@ -325,38 +295,42 @@ def _check_headers(texts: Mapping[str, str], files: Mapping[str, str]) -> None:
             raise ValueError(f"the value of the header {name} has characters that are not allowed in a header")
 
 
+def _paths(texts: Mapping[str, str]) -> dict[str, Path]:
+    return {name: Path(text) for name, text in texts.items()}
+
+
 class _Secrets:
-    """The headers and the context of TLS, of the files as they are at the time. Raises HandlerFailedError."""
+    """The headers, and the context of TLS: of the values in `headers`, and of files."""
 
-    def __init__(self, settings: HttpSettings) -> None:
-        files = (settings.ca, settings.certificate, settings.key)
-        self.in_files = bool(settings.header_files) or any(files)
-        self._headers = Renewed(
-            "handler 'http': header_files", settings.header_files.values(), lambda: _read_headers(settings)
-        )
-        self._tls = Renewed("handler 'http': tls", files, lambda: _read_tls(settings))
+    def __init__(self, headers: dict[str, str], files: dict[str, Path], pem: dict[str, Path]) -> None:
+        self._texts = headers
+        self._files = files
+        self._pem = pem
+        self.in_files = bool(files or pem)
 
-    def now(self) -> tuple[dict[str, str], ssl.SSLContext]:
-        return self._headers.now(), self._tls.now()
+    def renewed(self) -> Callable[[], tuple[dict[str, str], ssl.SSLContext]]:
+        """Read the files; return what reads them again once they have changed. Both raise HandlerFailedError."""
+        headers = Renewed("handler 'http': header_files", self._files.values(), self._read_headers)
+        tls = Renewed("handler 'http': tls", self._pem.values(), self._read_tls)
+        return lambda: (headers.now(), tls.now())
 
+    def _read_headers(self) -> dict[str, str]:
+        headers = dict(self._texts)
+        for name, path in self._files.items():
+            try:
+                text = path.read_text("latin-1").strip()
+            except OSError as error:
+                raise HandlerFailedError(
+                    f"handler 'http': header_files.{name}: {path} cannot be read: {error.strerror}."
+                ) from error
+            if not text or not _FIELD_VALUE.fullmatch(text):
+                raise HandlerFailedError(f"handler 'http': header_files.{name}: {path} must hold one line of text.")
+            headers[name] = text
+        return headers
 
-def _read_headers(settings: HttpSettings) -> dict[str, str]:
-    headers = dict(settings.headers)
-    for name, path in settings.header_files.items():
+    def _read_tls(self) -> ssl.SSLContext:
         try:
-            text = path.read_text("latin-1").strip()
-        except OSError as error:
-            raise HandlerFailedError(
-                f"handler 'http': header_files.{name}: {path} cannot be read: {error.strerror}."
-            ) from error
-        if not text or not _FIELD_VALUE.fullmatch(text):
-            raise HandlerFailedError(f"handler 'http': header_files.{name}: {path} must hold one line of text.")
-        headers[name] = text
-    return headers
-
-
-def _read_tls(settings: HttpSettings) -> ssl.SSLContext:
-    try:
-        return make_tls_context(ca=settings.ca, certificate=settings.certificate, key=settings.key)
-    except ConfigError as error:
-        raise HandlerFailedError(f"handler 'http': tls.{error}") from error
+            pem = self._pem
+            return make_tls_context(ca=pem.get("ca"), certificate=pem.get("certificate"), key=pem.get("key"))
+        except ConfigError as error:
+            raise HandlerFailedError(f"handler 'http': tls.{error}") from error
