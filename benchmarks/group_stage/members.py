@@ -119,7 +119,7 @@ class Ours(Member):
 
     def begun(self) -> int | None:
         events = self.process.events()
-        return sum(event.get("partitions", 1) for event in events if event["event"] == "partition_started")
+        return sum(int(event.get("partitions", 1)) for event in events if event["event"] == "partition_started")
 
 
 class Jafka(Member):

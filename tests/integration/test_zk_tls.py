@@ -13,11 +13,11 @@ import trustme
 
 from consumerd.base.clock import SystemClock
 from consumerd.base.ports import SessionEvent
-from consumerd.demo.zookeeper import ZooKeeperServer
 from consumerd.net.zk.errors import NoAuth, NotConnected
 from consumerd.net.zk.session import Session
 from consumerd.testing.fault_proxy import FaultProxy
 from tests.conftest import TlsFiles
+from tests.support.zookeeper_servers import ConfiguredZooKeeper
 
 
 def session_over(context: ssl.SSLContext | None, connect: str, **options: Any) -> Session:
@@ -25,7 +25,7 @@ def session_over(context: ssl.SSLContext | None, connect: str, **options: Any) -
 
 
 async def test_connects_over_tls(zookeeper_factory: Any, tls_files: TlsFiles) -> None:
-    server: ZooKeeperServer = await zookeeper_factory(tls=replace(tls_files.zookeeper, client_certificate=True))
+    server: ConfiguredZooKeeper = await zookeeper_factory(tls=replace(tls_files.zookeeper, client_certificate=True))
     known = ssl.create_default_context(cafile=str(tls_files.authority))
     known.load_cert_chain(tls_files.client)
 

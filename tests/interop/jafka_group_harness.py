@@ -13,7 +13,6 @@ from consumerd.base.partition import TopicPartition
 from consumerd.demo.audit import AuditRecord
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
-from consumerd.demo.processes import DaemonProcess
 from consumerd.group.assignment import assign
 from consumerd.net.connect import connect
 from consumerd.producer import Producer, ProducerSettings, StaticRouter
@@ -23,6 +22,7 @@ from consumerd.wire.registry.values import parse_partition_count
 from consumerd.wire.v07 import Codec
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, JafkaAccount
+from tests.support.awakenings import PausableDaemon
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -92,7 +92,7 @@ class MixedGroup(ZooKeeperGroup):
 
     # -- members
 
-    async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
+    async def join_ours(self, name: str, **tables: dict[str, Any]) -> PausableDaemon:
         config: dict[str, dict[str, Any]] = {"group": {"topics": {TOPIC: 1}}, "fetch": {"idle_backoff": 0.1}}
         return await self._start_daemon(name, config, tables)
 

@@ -21,7 +21,6 @@ from consumerd.demo.audit import AuditRecord
 from consumerd.demo.children import Child
 from consumerd.demo.ledger import digest
 from consumerd.demo.ports import free_port
-from consumerd.demo.processes import DaemonProcess
 from consumerd.group.assignors import Spelling, range_owners, roundrobin_owners
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
@@ -33,6 +32,7 @@ from consumerd.wire.v08.message_types import ProduceRequest, ProduceRequestParti
 from consumerd.wire.v08.records import RecordCodec, encode_message_set
 from tests.interop.zk_group import GROUP, Handed, ZooKeeperGroup
 from tests.interop.zk_group_account import COMMIT_INTERVAL, LOOK_TO_CLAIM, OldAccount
+from tests.support.awakenings import PausableDaemon
 from tests.support.jafka import java_command
 from tests.support.jafka_clients import compile_java
 from tests.support.kafka import RELEASES, KafkaBroker, kafka_jars
@@ -196,7 +196,7 @@ class OldGroup(ZooKeeperGroup):
 
     # -- members
 
-    async def join_ours(self, name: str, **tables: dict[str, Any]) -> DaemonProcess:
+    async def join_ours(self, name: str, **tables: dict[str, Any]) -> PausableDaemon:
         wanted: dict[str, Any] = (
             {"whitelist": "even.*"} if self.scene.filters else {"topics": dict.fromkeys(self.scene.topics, 1)}
         )

@@ -23,7 +23,6 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.java import JavaRuntime
 from consumerd.base.partition import TopicPartition
-from consumerd.demo.processes import DaemonProcess
 from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
@@ -35,6 +34,7 @@ from consumerd.producer.v08.batches import Delivered, Delivery
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from tests.interop.group_harness import GROUP, PARTITIONS, PATIENCE, TOPIC, Group
+from tests.support.awakenings import PausableDaemon
 from tests.support.kafka import RELEASES, KafkaBroker
 from tests.support.kafka_cluster import KafkaCluster
 
@@ -227,7 +227,7 @@ async def cluster(
                 child.end_now()
 
 
-def is_sorted_out(group: Group, daemons: list[DaemonProcess]) -> bool:
+def is_sorted_out(group: Group, daemons: list[PausableDaemon]) -> bool:
     """No partition is of two members of ours."""
     held = [partition for daemon in daemons for partition in group.share(daemon)]
     return len(held) == len(set(held))

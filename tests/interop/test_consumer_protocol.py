@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.java import JavaRuntime
-from consumerd.demo.processes import DaemonProcess
 from consumerd.wire.v08.apis import CONSUMER_GROUP_DESCRIBE
 from consumerd.wire.v08.message_types import ConsumerGroupDescribeRequest
 from tests.interop.group_harness import GROUP, PARTITIONS, Group
+from tests.support.awakenings import PausableDaemon
 from tests.support.kafka import RELEASES
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
@@ -43,7 +43,7 @@ async def group(
             await made.close()
 
 
-async def member(group: Group, **keys: Any) -> DaemonProcess:
+async def member(group: Group, **keys: Any) -> PausableDaemon:
     return await group.daemon(protocol="consumer", **keys)
 
 

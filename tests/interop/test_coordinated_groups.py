@@ -28,6 +28,7 @@ from consumerd.demo.ports import free_port
 from consumerd.demo.processes import DaemonProcess, format_toml
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from tests.interop.group_harness import GROUP, LONG_SESSION, PARTITIONS, TOPIC, Group
+from tests.support.awakenings import PausableDaemon
 from tests.support.kafka import RELEASES
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
@@ -236,7 +237,7 @@ async def test_static_member_resumes_its_share_and_its_duplicate_is_rejected(gro
     await second.start()
     await group.until(lambda: group.share(second) == share)
     assert sum(event["event"] == "rebalanced" for event in first.events()) == rebalances
-    twin = DaemonProcess(group.directory, second.config, name="twin")
+    twin = PausableDaemon(group.directory, second.config, name="twin")
     group.daemons.append(twin)
     await twin.start()
     assert await second.wait(60.0) == ExitCode.ID_TAKEN

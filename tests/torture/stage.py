@@ -291,7 +291,7 @@ class Stage(ABC):
     @property
     def zookeepers(self) -> list[ZooKeeperServer]:
         """The servers of ZooKeeper; none where there is no ZooKeeper."""
-        return [] if self.ensemble is None else self.ensemble.servers
+        return [] if self.ensemble is None else [*self.ensemble.servers]
 
     @property
     def zookeeper_faults(self) -> int:

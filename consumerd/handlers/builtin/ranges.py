@@ -26,7 +26,7 @@ import structlog
 from consumerd.base.errors import HandlerFailedError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.settings.kind import checked
-from consumerd.handlers.api import Handler, SinkPosition
+from consumerd.handlers.api import Handler
 from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.range_logs import StoredLog
 from consumerd.handlers.context import HandlerContext
@@ -125,7 +125,7 @@ class RangeHandler(Handler, Generic[_Folder]):
         self._folders.clear()
         await in_thread(lambda: self._store.give_back(folders))
 
-    async def position(self, partition: TopicPartition) -> SinkPosition | None:
+    async def position(self, partition: TopicPartition) -> int | None:
         """Take the partition's folder over, and tell where its ranges end; None for a partition without files.
 
         Raises HandlerFailedError where offsets of the partition are committed and nothing of its topic is here, unless

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
 import pytest
 import structlog
 
 from consumerd.base.ports import ZooKeeper
+from consumerd.cli import clusters
 from consumerd.cli import session as session_module
 from consumerd.cli.main import run
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
@@ -36,16 +38,11 @@ def memory(quiet: None, monkeypatch: pytest.MonkeyPatch) -> MemoryZooKeeper:
     """The ZooKeeper that commands find, whatever address they are given."""
     memory = MemoryZooKeeper()
 
-    def with_session(
-        zookeeper: str, timeout: float, work: Callable[[ZooKeeper], Awaitable[Any]], **options: Any
-    ) -> Any:
-        async def main() -> Any:
-            async with memory.session() as session:
-                return await work(session)
+    def open_session(zookeeper: str, timeout: float, section: object) -> AbstractAsyncContextManager[ZooKeeper]:
+        return memory.session()
 
-        return asyncio.run(main())
-
-    monkeypatch.setattr(session_module, "with_session", with_session)
+    for module in (session_module, clusters):
+        monkeypatch.setattr(module, "open_session", open_session)
     return memory
 
 

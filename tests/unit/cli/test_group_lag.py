@@ -170,7 +170,7 @@ async def test_takes_zookeeper_and_group_from_the_configuration(
     import asyncio
     from pathlib import Path
 
-    from consumerd.cli import session as session_module
+    from consumerd.cli import clusters
     from consumerd.cli.main import run
 
     path = Path(str(tmp_path)) / "c.toml"
@@ -178,13 +178,12 @@ async def test_takes_zookeeper_and_group_from_the_configuration(
         '[group]\nid = "g"\ntopics = { t = 1 }\n[zookeeper]\nconnect = "zk1:2181/k"\nauth = ["digest:u:p"]\n'
     )
     asked: list[tuple[str, object]] = []
-    real = session_module.with_session
 
-    def spy(zookeeper: str, timeout: float, work: object, *, section: object = None) -> object:
+    def spy(zookeeper: str, timeout: float, section: object) -> object:
         asked.append((zookeeper, section))
-        return real(zookeeper, timeout, work, section=section)  # type: ignore[arg-type]
+        return memory.session()
 
-    monkeypatch.setattr(session_module, "with_session", spy)
+    monkeypatch.setattr(clusters, "open_session", spy)
     memory.remove("/brokers/topics/t/1")
     memory.remove("/consumers/g/offsets/t/1-0")
     assert await asyncio.to_thread(run, ["group", "lag", "-c", str(path)]) == 0
