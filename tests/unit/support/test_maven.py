@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from consumerd.base.java import MissingRuntimeError
-from tests.support.maven import cache_directory, fetch_jars
+from tests.support.maven import fetch_jars
 
 #: Stands for Maven: copies nothing but shows that it was asked, and for what.
 _MVN = """#!/bin/sh
@@ -46,15 +46,6 @@ def test_fetches_jars_once(tmp_path: Path, mvn: Path) -> None:
     assert len(wanted.findall("exclusions/exclusion")) == 3
 
 
-def test_fetches_an_archive_alone(tmp_path: Path, mvn: Path) -> None:
-    assert mvn.exists()
-    fetch_jars(["g:a:1:all:tar.gz"], cache=tmp_path / "cache")
-    wanted = ElementTree.parse(tmp_path / "pom.xml").find("dependencies/dependency")
-    assert wanted is not None
-    assert [wanted.findtext(tag) for tag in ("classifier", "type")] == ["all", "tar.gz"]
-    assert [each.text for each in wanted.findall("exclusions/exclusion/*")] == ["*", "*"]
-
-
 def test_reports_a_failure_and_leaves_no_files(tmp_path: Path, mvn: Path) -> None:
     mvn.write_text("#!/bin/sh\necho '[ERROR] '\necho '[ERROR] Could not find artifact'\nexit 1\n")
     with pytest.raises(MissingRuntimeError, match="Maven could not fetch g:a:1: Could not find artifact"):
@@ -68,19 +59,7 @@ def test_reports_a_failure_and_leaves_no_files(tmp_path: Path, mvn: Path) -> Non
     assert list((tmp_path / "cache" / "maven").iterdir()) == []
 
 
-def test_reports_a_missing_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingRuntimeError, match="install Maven"):
-        fetch_jars(["g:a:1"], cache=tmp_path)
-
-
 @pytest.mark.parametrize("text", ["g:a", "g:a:1:x:y:z", "../x:a:1", "g:a:1<", ""])
 def test_rejects_invalid_coordinates(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match="group:artifact:version"):
         fetch_jars([text], cache=tmp_path)
-
-
-def test_finds_the_cache_folder() -> None:
-    assert cache_directory({"XDG_CACHE_HOME": "/c"}) == Path("/c/consumerd")
-    assert cache_directory({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "consumerd"
-    assert cache_directory({}) == Path.home() / ".cache" / "consumerd"
