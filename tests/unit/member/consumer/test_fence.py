@@ -148,15 +148,32 @@ async def test_looks_again_at_least_four_times_a_second_while_a_handler_holds_me
     watching.cancel()
 
 
-async def test_waits_until_the_lease_is_back() -> None:
+async def test_all_wait_until_the_lease_is_back_and_the_watch_alone_looks_at_it() -> None:
     fence, member, clock = made()
     watching = asyncio.create_task(fence.watch(lambda session_id: None))
     await clock.advance(10.0)
-    waiting = asyncio.create_task(fence.wait(7))
+    waiting = [asyncio.create_task(fence.wait(7)) for _ in range(3)]
+    await asyncio.sleep(0)
+    looks = len(clock.sleeps)
     await clock.advance(1.0)
-    assert not waiting.done()
+    assert len(clock.sleeps) - looks < 30
+    assert not any(task.done() for task in waiting)
     member.lease_until = clock.now + 10.0
     await clock.advance(0.2)
+    assert all(task.done() for task in waiting)
+    watching.cancel()
+
+
+async def test_waits_where_the_lease_ended_since_the_watch_looked_at_it() -> None:
+    fence, member, clock = made()
+    watching = asyncio.create_task(fence.watch(lambda session_id: None))
+    await asyncio.sleep(0)
+    member.lease_until = 0.0  # the watch still sleeps for as long as it was
+    waiting = asyncio.create_task(fence.wait(7))
+    await clock.advance(0.01)
+    assert not waiting.done()
+    member.lease_until = clock.now + 3.0
+    await clock.advance(0.1)
     assert waiting.done()
     watching.cancel()
 
