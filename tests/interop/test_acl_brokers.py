@@ -209,3 +209,30 @@ async def test_topic_that_is_not_shown_does_not_affect_others_of_fixed_partition
             await until(lambda: scene.printed("t2") == ["first", "second"])
             await scene.until_committed({"t1": 3, "t2": 2})
             assert await daemon.stop() == ExitCode.OK
+
+
+@pytest.mark.parametrize("version", [pytest.param("2.8.2", marks=pytest.mark.long), "3.9.1"])
+async def test_permission_on_the_group_that_is_taken_away_stops_a_member_only_until_it_is_given_back(
+    version: str, kafka: Any, cluster_client: Any, tmp_path: Path
+) -> None:
+    config = {"authorizer.class.name": AUTHORIZERS[version], "allow.everyone.if.no.acl.found": "true"}
+    broker = await kafka(version, partitions=1, config=config)
+    async with cluster_client(broker) as client:
+        group = {"session_timeout": 6.0, "heartbeat_interval": 0.5}
+        scene = Scene(broker, client, tmp_path, coordination="kafka", topics={"t1": 1}, **group)
+        await scene.create("t1")
+        await scene.produce("t1", b"first")
+        async with scene.daemon as daemon:
+            await until(lambda: scene.printed("t1") == ["first"])
+            await scene.acl("g", "Read", user="somebody", resource="--group")  # from now on nobody else may use it
+            await until(lambda: bool(scene.told("coordinator_unavailable")))
+            (told,) = scene.told("coordinator_unavailable")
+            assert "GROUP_AUTHORIZATION_FAILED" in told["reason"]
+            assert told["reason"].endswith("the client lacks the permission Read on the group")
+            await until(lambda: bool(scene.told("partitions_abandoned")))
+            await scene.produce("t1", b"second")
+            await scene.acl("g", "Read", resource="--group")
+            await until(lambda: scene.printed("t1")[-1] == "second")
+            assert await daemon.stop() == ExitCode.OK
+        assert len(scene.told("coordinator_unavailable")) == 1
+        assert scene.printed("t1") == ["first", "second"]

@@ -505,7 +505,8 @@ class Player:
     async def _broker_password(self, fault: Fault) -> None:
         """The brokers have another password. Later members get it, or the former one comes back.
 
-        A member that is refused ends with exit code 6, and is started again, as a service manager does it.
+        A member that is refused before it was one ends with exit code 6, and is started again, as a service manager
+        does it.
         """
         lock = self._stage.lock
         assert lock is not None  # the schedule has such faults only where there is one

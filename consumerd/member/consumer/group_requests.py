@@ -3,7 +3,8 @@
 Strategy: one connection of the member's own, because a coordinator holds JoinGroup back until all members have joined,
 and would hold later requests on a shared connection, too. Each method is one attempt and always returns an event: a
 transient error is `Failed`, after which the coordinator is looked up again if it may have moved, and a permanent one
-is `Refused`, with the whole sentence kept in `refusal`.
+is `Refused`, with the whole sentence kept in `refusal`. Refused credentials and permissions are permanent until the
+coordinator has accepted a request: later they were taken away, and may be renewed or given back at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from consumerd.net.client.errors import AuthenticationError, BrokerRefusedError,
 from consumerd.net.client.topic_configs import group_session_timeout
 from consumerd.wire import WireError
 from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
-from consumerd.wire.v08.error_codes import ErrorCode, error_info
+from consumerd.wire.v08.error_codes import ErrorCode, error_info, is_unexplained
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 from consumerd.wire.v08.subscription import PROTOCOL_TYPE
@@ -68,6 +69,7 @@ _REMEDIES: Final[Mapping[int, str]] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its members share no assignor with group.assignors, or are not consumers",
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.max.size allows",
     ErrorCode.FENCED_INSTANCE_ID: "another process joined with this group.instance_id; give each its own",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "the client lacks the permission Read on the group",
 }
 #: What to do about brokers without the consumer protocol.
 NOT_OFFERED: Final = (
@@ -87,6 +89,8 @@ class GroupRequests:
         self._settings = settings
         self._channel: Channel | None = None
         self._opening = asyncio.Lock()
+        #: Whether the coordinator has accepted a request of ours.
+        self._accepted = False
         #: The reasons that were logged since the coordinator last answered.
         self._troubles: set[str] = set()
         self._session_timeout = settings.session_timeout
@@ -270,6 +274,8 @@ class GroupRequests:
             self.refusal = self._unsupported(error)
             return e.Refused(ticket, ErrorCode.UNSUPPORTED_VERSION)
         except AuthenticationError as error:
+            if self._accepted:
+                return self._lost(ticket, str(error))
             self.refusal = error
             return e.Refused(ticket, ErrorCode.SASL_AUTHENTICATION_FAILED)
         except TimeoutError:
@@ -278,6 +284,7 @@ class GroupRequests:
             return self._lost(ticket, str(error))
         if not isinstance(event, e.Failed):
             self._troubles.clear()
+            self._accepted = self._accepted or not isinstance(event, e.Refused)
         return event
 
     def _shorten(self) -> bool:
@@ -304,11 +311,13 @@ class GroupRequests:
 
     def _refused(self, ticket: int, code: int, api: Api[Any, Any] | None, member_id: str = "") -> e.Event:
         info = error_info(code)
-        if info.retriable or code == ErrorCode.UNKNOWN:  # the broker's log has the reason, and a daemon tries again
+        denied = code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        # Of what is unexplained the broker's log has the reason.
+        if info.retriable or is_unexplained(code) or (denied and self._accepted):
             if code in MOVED:
                 self.forget()
                 self._client.forget_coordinator(self._group)
-            self._note(str(info))
+            self._note(f"{info}; {_REMEDIES[code]}" if denied else str(info))
             return e.Failed(ticket)
         if api is not None:
             what = f"cannot be a member of group {self._group!r} ({api.name})"
@@ -339,6 +348,7 @@ class ConsumerGroupRequests(GroupRequests):
         ErrorCode.INVALID_REGULAR_EXPRESSION: "with group.broker_filter, group.whitelist must be a pattern of RE2",
         ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as group.consumer.max.size allows",
         ErrorCode.FENCED_INSTANCE_ID: _REMEDIES[ErrorCode.FENCED_INSTANCE_ID],
+        ErrorCode.GROUP_AUTHORIZATION_FAILED: _REMEDIES[ErrorCode.GROUP_AUTHORIZATION_FAILED],
     }
 
     @property

@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -33,7 +33,7 @@ from consumerd.net.client.errors import BrokerRefusedError, topic_error
 from consumerd.net.errors import ConnectionClosedError
 from consumerd.net.zk.errors import SessionChanged
 from consumerd.wire.v08.apis import OFFSET_COMMIT, OFFSET_FETCH
-from consumerd.wire.v08.error_codes import ErrorCode, error_info
+from consumerd.wire.v08.error_codes import ErrorCode, error_info, is_unexplained
 from consumerd.wire.v08.schema import NO_UUID, Api, RequestT, ResponseT
 
 if TYPE_CHECKING:
@@ -77,13 +77,11 @@ THROWN_OUT: Final = frozenset(
 #: Answers that mean that another broker coordinates the group.
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR_FOR_GROUP, ErrorCode.GROUP_COORDINATOR_NOT_AVAILABLE})
 #: Transient errors: they end with the rebalance, with the transaction that holds an offset back, or when the next
-#: heartbeat has brought the member's epoch. A broker that shuts down may return UNKNOWN;
-#: `consumerd.member.consumer.group_requests` asks again, too.
+#: heartbeat has brought the member's epoch.
 _PASSING: Final = frozenset(
     {
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.UNKNOWN,
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
@@ -115,8 +113,25 @@ class CommittedOffset:
     @property
     def notes(self) -> OffsetNotes:
         """What is noted of the offset: the log that it is of, and whether the group began there."""
-        log, start = parse_metadata(self.metadata)
-        return OffsetNotes(log if self.leader_epoch is None else log._replace(leader_epoch=self.leader_epoch), start)
+        notes = parse_metadata(self.metadata)
+        if self.leader_epoch is None:
+            return notes
+        return notes._replace(log=notes.log._replace(leader_epoch=self.leader_epoch))
+
+
+class _Begun(NamedTuple):
+    """How far a group has come in a topic: two partitions of which it handled messages, if there are any.
+
+    `partitions`: the fewest that the topic had when a member noted where the group begins; None if none did.
+    """
+
+    handled: list[TopicPartition]
+    partitions: int | None
+
+    def is_older_than(self, partition: TopicPartition) -> bool:
+        """Whether the group began with the topic before this partition, which has no offset, was there."""
+        younger = self.partitions is not None and partition.partition >= self.partitions
+        return younger or any(other != partition for other in self.handled)
 
 
 class KafkaOffsetStore(OffsetStore):
@@ -143,8 +158,11 @@ class KafkaOffsetStore(OffsetStore):
         self._retention_ms = -1 if retention is None else int(retention * 1000)
         self._version = version
         self._logs: dict[TopicPartition, LogId] = {}
-        #: By topic, the reads of two partitions of which the group handled messages.
-        self._handled: dict[str, Rounds[TopicPartition, list[TopicPartition]]] = {}
+        #: By topic, the reads of how far the group has come, and the number of its partitions when that was read first.
+        self._begun: dict[str, Rounds[TopicPartition, _Begun]] = {}
+        self._counts: dict[str, int] = {}
+        #: Whether the coordinator has accepted a request of ours.
+        self._accepted = False
         #: Brokers before 2.1 forget offsets by their age, those of groups without members later ones, too.
         self.keeps_for = None if version == 0 else min(_KEPT_FOR, math.inf if retention is None else retention)
 
@@ -159,24 +177,34 @@ class KafkaOffsetStore(OffsetStore):
         return self._logs.get(partition, UNKNOWN_LOG)
 
     async def is_new(self, partition: TopicPartition) -> bool:
-        """Return whether the group handled messages of other partitions of the topic, or is of another client.
+        """Return whether the group began with the topic before it had this partition, which has no offset.
 
-        A group that just began has nothing but starts there: its members fix them one after the other.
+        It did if it handled messages of other partitions, or if they are of another client. A group that just began has
+        nothing but starts, which its members fix one after the other; they note how many partitions there were.
         """
         name = partition.topic
-        if name not in self._handled:
-            self._handled[name] = Rounds(lambda _: self._read_handled(name))
-        return any(other != partition for other in await self._handled[name].take_part([partition]))
+        if name not in self._begun:
+            self._begun[name] = Rounds(lambda _: self._read_begun(name))
+        return (await self._begun[name].take_part([partition])).is_older_than(partition)
 
-    async def _read_handled(self, name: str) -> list[TopicPartition]:
+    async def _read_begun(self, name: str) -> _Begun:
         metadata = await self._client.topics([name])
         topic = metadata.topics.get(name)
         numbers = sorted(() if topic is None else topic.partitions)
+        if numbers:
+            self._counts.setdefault(name, len(numbers))
         found = await self.read([TopicPartition.numbered(name, number) for number in numbers])
-        return [partition for partition, committed in found.items() if not committed.notes.start][:2]
+        notes = {partition: committed.notes for partition, committed in found.items()}
+        handled = [partition for partition, noted in notes.items() if not noted.start]
+        counts = [noted.partitions for noted in notes.values() if noted.partitions is not None]
+        return _Begun(handled[:2], min(counts, default=None))
 
     async def read(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
-        """As `load`, with the metadata; with None, all that the group committed (since 0.10.2)."""
+        """As `load`, with the metadata; with None, all that the group committed (since 0.10.2).
+
+        A partition that the broker leaves out is not one without an offset, where reading would begin elsewhere: that
+        raises OffsetsUnavailableError.
+        """
         by_topic: defaultdict[str, list[int]] = defaultdict(list)
         for partition in partitions or ():
             by_topic[partition.topic].append(partition.partition)
@@ -202,8 +230,10 @@ class KafkaOffsetStore(OffsetStore):
             raise OffsetsUnavailableError(f"{what}: {error_info(code)}")
         self._raise(code, what)
         found = {}
+        missing = {(topic, number) for topic, numbers in by_topic.items() for number in numbers}
         for topic, parts in topics:
             for part in parts:
+                missing.discard((topic, part["partition_index"]))
                 if version == 0 and part["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     continue  # no node: there is none. A coordinator of 0.8.2 says so before it knows its topics
                 self._raise(part["error_code"], what, topic)
@@ -212,6 +242,11 @@ class KafkaOffsetStore(OffsetStore):
                     epoch = part.get("committed_leader_epoch", _NO_EPOCH)
                     known = None if epoch == _NO_EPOCH else epoch
                     found[partition] = CommittedOffset(part["committed_offset"], part["metadata"], known)
+        if missing:
+            raise OffsetsUnavailableError(
+                f"{what}: {TopicPartition.numbered(*min(missing))} is missing from the answer"
+            )
+        self._accepted = True
         return found
 
     async def commit(
@@ -275,6 +310,8 @@ class KafkaOffsetStore(OffsetStore):
         self, partition: TopicPartition, offset: int, noted: OffsetNotes, version: int
     ) -> OffsetCommitRequestPartition:
         epoch = noted.log.leader_epoch
+        if noted.start:
+            noted = noted._replace(partitions=self._counts.get(partition.topic))
         return {
             "partition_index": partition.partition,
             "committed_offset": offset,
@@ -301,6 +338,7 @@ class KafkaOffsetStore(OffsetStore):
                 continue
             self._raise(code, what)
             committed.add(partition)
+        self._accepted = True
         return CommitResult(frozenset(committed & positions.keys()), frozenset(lost & positions.keys()), refused)
 
     async def _channel(self) -> Channel:
@@ -309,7 +347,7 @@ class KafkaOffsetStore(OffsetStore):
                 return await self._client.any_channel()
             return await self._client.node_channel(await self._client.coordinator(self._group))
         except BrokerRefusedError as error:
-            if not error.retriable and error.code not in _PASSING:
+            if not self._may_pass(error):
                 raise
             raise OffsetsUnavailableError(str(error)) from error
         except BrokerError as error:
@@ -326,6 +364,14 @@ class KafkaOffsetStore(OffsetStore):
             self._client.forget_coordinator(self._group)
             raise OffsetsUnavailableError(f"{what}: {error}") from error
 
+    def _may_pass(self, error: BrokerRefusedError) -> bool:
+        """Whether a later attempt may succeed. A broker that shuts down may return UNKNOWN.
+
+        A permission that we had was taken away, and may be given back.
+        """
+        denied = error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return error.retriable or error.code in _PASSING or is_unexplained(error.code) or (denied and self._accepted)
+
     def _raise(self, code: int, what: str, topic: str = "") -> None:
         """Raise the error for `code`, if it is one."""
         error = topic_error(code, what, topic)
@@ -335,7 +381,7 @@ class KafkaOffsetStore(OffsetStore):
             self._client.forget_coordinator(self._group)
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
             self._client.stale([topic])  # the topic is another one by now, or new to the coordinator
-        if error.retriable or code in _PASSING:
+        if self._may_pass(error):
             raise OffsetsUnavailableError(str(error))
         raise error
 

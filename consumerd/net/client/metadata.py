@@ -4,7 +4,9 @@ Strategy: an immutable snapshot per answer; a new one takes over the topics of t
 A partition's leader is taken from a newer answer only if that is not older by its leader epoch (where brokers have
 epochs): brokers learn of elections at different times, and going back to a deposed leader costs a round trip each time.
 Where topics have no ids (before 2.8) one that was recreated, whose epochs restart, looks the same; so
-an older epoch that is repeated is accepted in the end.
+an older epoch that is repeated is accepted in the end. A topic keeps the partitions
+that it had while an answer names none of them without saying that the topic is gone, and those that an answer leaves
+out while its id is the same: no topic loses partitions.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.wire.v08.error_codes import ErrorCode
+from consumerd.wire.v08.error_codes import ErrorCode, is_unexplained
 from consumerd.wire.v08.schema import NO_UUID
 
 if TYPE_CHECKING:
@@ -121,9 +123,12 @@ class ClusterMetadata:
 
     def _topic(self, name: str, entry: MetadataResponseTopic) -> TopicMetadata:
         former = self.topics.get(name)
+        error = entry["error_code"]
+        if former is not None and not entry["partitions"] and (not error or is_unexplained(error)):
+            return former._replace(error=error)
         topic_id = entry.get("topic_id", NO_UUID)
         same = former is not None and former.id == topic_id
-        partitions = {}
+        partitions = dict(former.partitions) if same and former is not None and topic_id != NO_UUID else {}
         for part in entry["partitions"]:
             number = part["partition_index"]
             fresh = _partition(part)
@@ -133,7 +138,7 @@ class ClusterMetadata:
                 if topic_id != NO_UUID or times < _OLDER_EPOCHS_NEEDED:
                     fresh = known._replace(older_epochs_seen=times)
             partitions[number] = fresh
-        return TopicMetadata(entry["error_code"], partitions, entry.get("is_internal", False), topic_id)
+        return TopicMetadata(error, partitions, entry.get("is_internal", False), topic_id)
 
 
 def _partition(entry: MetadataResponsePartition) -> PartitionMetadata:

@@ -3,7 +3,9 @@
 Strategy: an enumeration that is the table. Codes -1 to 43, their names and flags are the guide's (spec 002), some of
 which later documents name otherwise. The others are those that brokers up to 4.x send. `refresh` is ours: the guide has
 clients fetch metadata again when an error says that a broker no longer hosts the requested partition. A code that no
-table knows comes from a newer broker; it is not worth a retry, because nothing says so.
+table knows comes from a newer broker; it is not marked as worth a retry, because nothing says so. A daemon tries again
+nevertheless, as after UNKNOWN (`is_unexplained`): nothing says that it is final either, and Kafka's own clients read
+such a code as UNKNOWN.
 """
 
 from __future__ import annotations
@@ -196,3 +198,8 @@ def error_info(code: int) -> ErrorInfo:
     """Return the description of `code`; an unknown one is described as unknown and not retriable."""
     known = ERRORS.get(code)
     return known or ErrorInfo(code, f"ERROR_{code}", _FINAL, "an error code of a newer broker")
+
+
+def is_unexplained(code: int) -> bool:
+    """Return whether a code says only that the broker failed: UNKNOWN, and codes that no table knows."""
+    return code == ErrorCode.UNKNOWN or code not in ERRORS

@@ -231,6 +231,7 @@ async def test_leaves_in_version_of_broker(at_most: int, field: str) -> None:
         (15, e.Failed(7)),
         (16, e.Failed(7)),
         (-1, e.Failed(7)),
+        (999, e.Failed(7)),
     ],
 )
 async def test_maps_heartbeat_error_codes(code: int, event: e.Event) -> None:
@@ -282,6 +283,23 @@ async def test_reports_missing_coordinator(failure: Exception, event: e.Event) -
     asked = requests(client)
     assert await asked.beat(BEAT) == event
     assert asked.refusal is (failure if isinstance(event, e.Refused) else None)
+
+
+async def test_credentials_and_permissions_that_are_taken_away_later_may_come_back() -> None:
+    client = Client(JOINED, {"error_code": 30}, {"error_code": 0})
+    asked = requests(client)
+    assert isinstance(await asked.join(e.Join(1, "", ())), e.Joined)
+    with capture_logs() as logs:
+        assert await asked.beat(BEAT) == e.Failed(7)
+        for failure in (error_of(30, "no coordinator"), AuthenticationError("refuses the authentication")):
+            asked.forget()
+            client.failure = failure
+            assert await asked.beat(BEAT) == e.Failed(7)
+    assert [line["event"] for line in logs] == ["coordinator_unavailable"] * 2
+    assert logs[0]["reason"].endswith("; the client lacks the permission Read on the group")
+    client.failure = None
+    assert await asked.beat(BEAT) == e.Confirmed(7)
+    assert asked.refusal is None
 
 
 async def test_refusals_of_group_name_remedy() -> None:

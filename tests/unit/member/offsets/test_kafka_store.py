@@ -170,6 +170,11 @@ async def test_retries_load_while_coordinator_does_not_know_topic() -> None:
     assert await store(Cluster(told(3, committed_offset=-1, metadata="")), version=0).load([PLACE]) == {}
 
 
+async def test_partition_that_is_missing_from_an_answer_is_not_one_without_an_offset() -> None:
+    with pytest.raises(OffsetsUnavailableError, match="u/3 is missing from the answer"):
+        await store(Cluster(told(0, committed_offset=4, metadata=""))).load([PLACE, OTHER])
+
+
 async def test_reports_how_long_brokers_keep_offsets() -> None:
     """Brokers delete offsets by age, also in groups with members, and also those of idle partitions."""
     by_default = store(Cluster()).keeps_for
@@ -180,7 +185,7 @@ async def test_reports_how_long_brokers_keep_offsets() -> None:
     assert store(Cluster(), version=0).keeps_for is None
 
 
-@pytest.mark.parametrize("code", [-1, 7, 14, 15, 16, 27, 113])
+@pytest.mark.parametrize("code", [-1, 7, 14, 15, 16, 27, 113, 999])
 async def test_retries_transient_broker_errors(code: int) -> None:
     with pytest.raises(OffsetsUnavailableError):
         await store(Cluster(told(code))).commit({PLACE: 1}, session_id=0)
@@ -202,6 +207,19 @@ async def test_reports_permanent_broker_errors_as_refusal(code: int) -> None:
 
 
 OTHER = TopicPartition.numbered("u", 3)
+
+
+async def test_permission_that_is_taken_away_later_may_come_back() -> None:
+    cluster = Cluster(told(0), told(30))
+    offsets = store(cluster)
+    assert (await offsets.commit({PLACE: 1}, session_id=0)).committed
+    with pytest.raises(OffsetsUnavailableError, match="GROUP_AUTHORIZATION_FAILED"):
+        await offsets.commit({PLACE: 2}, session_id=0)
+    refusal = error_of(30, "no coordinator is named")
+    assert refusal is not None
+    cluster.known = [refusal]
+    with pytest.raises(OffsetsUnavailableError, match="GROUP_AUTHORIZATION_FAILED"):
+        await offsets.load([PLACE])
 
 
 async def test_commit_request_has_all_that_a_coordinator_keeps() -> None:
@@ -563,7 +581,9 @@ class Topic(Cluster):
         return SimpleNamespace(topics={names[0]: SimpleNamespace(partitions=range(200))})
 
     async def call(self, api: Api[Any, Any], body: dict[str, Any], *, version: int) -> dict[str, Any]:
-        parts = [{"partition_index": n, "committed_offset": 7, "metadata": "", "error_code": 0} for n in self.handled]
+        parts = [
+            part_of(0, committed_offset=7 if n in self.handled else -1) | {"partition_index": n} for n in range(200)
+        ]
         self.answers.append({"error_code": 0, "topics": [{"name": "t", "partitions": parts}]})
         return await super().call(api, body, version=version)
 

@@ -22,6 +22,8 @@ NAMED = "topic-id=AAECAwQFBgcICQoLDA0ODw"
         ("", OffsetNotes(LogId(ID, 4)), False, NAMED),
         ("why not", OffsetNotes(LogId(ID, 4)), True, f"why not {NAMED} leader-epoch=4"),
         (None, OffsetNotes(LogId(ID), start=True), False, f"{NAMED} start=latest"),
+        ("why", OffsetNotes(LogId(ID), True, 12), False, f"why partitions=12 {NAMED} start=latest"),
+        ("", OffsetNotes(LogId(ID), False, 12), False, NAMED),
     ],
 )
 def test_notes_follow_the_text_of_the_user(
@@ -40,6 +42,8 @@ def test_notes_follow_the_text_of_the_user(
         ("leader-epoch=99999999999", OffsetNotes()),
         ("leader-epoch=-1", OffsetNotes()),
         ("start=earliest", OffsetNotes()),
+        ("partitions=x start=latest", OffsetNotes(start=True)),
+        (f"partitions=12 {NAMED}", OffsetNotes(LogId(ID))),
         (f"leader-epoch=1 {NAMED} leader-epoch=3", OffsetNotes(LogId(ID, 3))),
     ],
 )
@@ -55,9 +59,11 @@ def test_other_texts_are_not_notes(metadata: str | None, notes: OffsetNotes) -> 
             LogId, st.none() | st.binary(min_size=16, max_size=16), st.none() | st.integers(0, 2**31 - 1), st.none()
         ),
         st.booleans(),
+        st.none() | st.integers(0, 2**31 - 1),
     ),
 )
 def test_reads_what_it_wrote(text: str, notes: OffsetNotes) -> None:
+    notes = notes._replace(partitions=notes.partitions if notes.start else None)
     assert parse_metadata(format_metadata(text, notes, with_epoch=True)) == notes
 
 

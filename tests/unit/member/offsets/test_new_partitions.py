@@ -8,6 +8,7 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
+from consumerd.member.offsets.metadata import OffsetNotes
 from consumerd.member.offsets.store import ZooKeeperOffsetStore
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
@@ -47,13 +48,14 @@ class Offsets(KafkaOffsetStore):
     def __init__(self, committed: dict[TopicPartition, CommittedOffset]) -> None:
         super().__init__(cast("ClusterClient", self), "g")
         self.committed = committed
+        self.count = 3
 
     async def topics(self, names: list[str]) -> ClusterMetadata:
         known = PartitionMetadata(1, 0, (1,), (1,), 0)
-        return ClusterMetadata({}, {"t": TopicMetadata(0, dict.fromkeys(range(3), known))})
+        return ClusterMetadata({}, {"t": TopicMetadata(0, dict.fromkeys(range(self.count), known))})
 
     async def read(self, partitions: Any) -> dict[TopicPartition, CommittedOffset]:
-        assert list(partitions) == [TopicPartition.numbered("t", number) for number in range(3)]
+        assert list(partitions) == [TopicPartition.numbered("t", number) for number in range(self.count)]
         return self.committed
 
 
@@ -63,10 +65,32 @@ class Offsets(KafkaOffsetStore):
         ("", True),  # another client's, or an offset up to which messages were handled
         ("why topic-id=AAECAwQFBgcICQoLDA0ODw", True),
         ("start=latest", False),  # members of a group that just begins fix their starts one after the other
+        ("partitions=3 start=latest", False),
+        ("partitions=2 start=latest", False),
+        ("partitions=1 start=latest", True),  # the topic has grown since, and nothing was handled in between
     ],
 )
 async def test_partition_without_offset_is_new_to_a_group_that_handled_others(metadata: str, new: bool) -> None:
     assert await Offsets({OLD: CommittedOffset(9, metadata)}).is_new(NEW) is new
+
+
+async def test_the_fewest_partitions_that_a_member_noted_are_those_that_the_group_began_with() -> None:
+    last = TopicPartition.numbered("t", 2)
+    starts = {
+        OLD: CommittedOffset(9, "partitions=2 start=latest"),
+        NEW: CommittedOffset(4, "partitions=3 start=latest"),
+    }
+    assert await Offsets(starts).is_new(last)
+
+
+async def test_notes_the_partitions_that_a_topic_had_when_it_was_looked_at_first() -> None:
+    offsets = Offsets({})
+    assert not await offsets.is_new(OLD)
+    offsets.count = 12
+    assert not await offsets.is_new(OLD)
+    entry = offsets._entry(OLD, 9, OffsetNotes(start=True), 8)
+    assert entry["committed_metadata"] == "partitions=3 start=latest"
+    assert offsets._entry(OLD, 10, OffsetNotes(), 8)["committed_metadata"] == ""
 
 
 async def test_no_partition_is_new_to_a_group_without_offsets() -> None:

@@ -64,6 +64,26 @@ def test_keeps_topics_not_in_response() -> None:
     assert sorted(metadata.updated(answer(partition(0, 2), topic="u"), complete=True).topics) == ["u"]
 
 
+@pytest.mark.parametrize(("code", "kept"), [(0, True), (-1, True), (999, True), (3, False), (29, False)])
+def test_keeps_the_partitions_of_a_topic_unless_an_answer_says_that_it_is_gone(code: int, kept: bool) -> None:
+    before = ClusterMetadata().updated(answer(partition(0, 1), partition(1, 2), topic_id=b"x" * 16), complete=True)
+    body = answer()
+    body["topics"][0]["error_code"] = code
+    topic = before.updated(body, complete=True).topics["t"]
+    assert (len(topic.partitions), topic.error) == (2 if kept else 0, code)
+
+
+def test_keeps_partitions_that_an_answer_leaves_out_while_the_topic_is_the_same() -> None:
+    before = ClusterMetadata().updated(answer(partition(0, 1), partition(1, 2), topic_id=b"x" * 16), complete=True)
+    after = before.updated(answer(partition(1, 1), topic_id=b"x" * 16), complete=True)
+    assert [after.leader("t", number) for number in (0, 1)] == [before.nodes[1], before.nodes[1]]
+    assert list(before.updated(answer(partition(1, 1), topic_id=b"y" * 16), complete=True).topics["t"].partitions) == [
+        1
+    ]
+    unnamed = ClusterMetadata().updated(answer(partition(0, 1), partition(1, 2)), complete=True)
+    assert list(unnamed.updated(answer(partition(1, 1)), complete=True).topics["t"].partitions) == [1]
+
+
 def test_ignores_leader_with_older_epoch() -> None:
     metadata = ClusterMetadata().updated(answer(partition(0, 2, epoch=5)), complete=True)
     assert metadata.updated(answer(partition(0, 1, epoch=4)), complete=True).leader("t", 0) == Node(2, "b", 9, "r")
