@@ -358,7 +358,8 @@ class V08Source:
             self._brokers.refresh_leader(self._partition)
         if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             self._brokers.services.counters.denied.add(self._partition)
-        return str(topic_error(error, f"a fetch of {self._partition}", self._partition.topic, "Read"))
+        # Without the partition: all that are refused for one reason are one line in the log.
+        return str(topic_error(error, "a fetch was refused", self._partition.topic, "Read"))
 
     def failed(self, error: BrokerError | WireError) -> bool:
         """Back off, look for another leader, and compare: brokers before 2.1 name no epoch that shows an election."""
