@@ -325,7 +325,11 @@ class ClusterClient:
 
     async def leader(self, topic: str, partition: int) -> Node:
         """Return the leader of a partition. Raises BrokerRefusedError or BrokerError while there is none."""
+        known = self.metadata
         metadata = await self.topics([topic])
+        if metadata is known and partition not in metadata.topics[topic].partitions:
+            self.stale([topic])  # it was added since: waiting until they are old would be an error for each partition
+            metadata = await self.topics([topic])
         node = metadata.leader(topic, partition)
         if node is not None:
             return node

@@ -395,6 +395,17 @@ async def test_asks_old_brokers_for_all_topics_where_none_may_be_created(
         assert asked(cluster) in (["u"], ["x"])
 
 
+async def test_finds_the_leader_of_a_partition_that_was_added_while_the_metadata_were_fresh(
+    cluster: Cluster, client: ClusterClient
+) -> None:
+    cluster.topics["t"] = (0, 2)
+    await client.leader("t", 1)
+    cluster.topics["t"] = (0, 12)
+    found = await asyncio.gather(*(client.leader("t", number) for number in range(12)))
+    assert [node.id for node in found] == [cluster.leader] * 12
+    assert cluster.asked == 2
+
+
 async def test_says_why_a_partition_has_no_leader(cluster: Cluster, client: ClusterClient) -> None:
     cluster.left_out = {"lost"}
     cluster.topics = {"secret": (ErrorCode.TOPIC_AUTHORIZATION_FAILED, 0), "t": (0, 2)}
