@@ -35,6 +35,10 @@ VERSIONS: dict[Api[Any, Any], int] = {
 BROKEN = ("noise", "cut", "correlation", "longer", "shorter", "negative", "huge", "endless", "hang up", "silence")
 #: Responses that may decode, with arbitrary values.
 LYING = ("flip", "counts", "field", "twice")
+#: Responses that say less than they should: a code that no document has, or something is missing.
+LACKING = ("code", "empty", "missing")
+#: Codes with which a broker says only that it failed.
+UNEXPLAINED = (-1, -2, 500, 999, 32767)
 _BIG = 0x7FFFFFFF
 
 
@@ -93,6 +97,8 @@ class HostileKafka:
         spoiler = self.spoil(api)
         if spoiler == "field":
             answer = self._changed(api, answer)
+        elif spoiler in LACKING:
+            answer, spoiler = self._lacking(spoiler, copy.deepcopy(answer)), None
         data = encode_response(api, VERSIONS[api], ResponseMessage(ResponseHeader(header.correlation_id), answer))
         if spoiler is None:
             writer.write(data)
@@ -146,6 +152,24 @@ class HostileKafka:
                 at = rng.randrange(4, max(5, len(body) - 3))
                 body[at : at + 4] = struct.pack(">i", rng.choice([-1, -2, 1000, _BIG, -_BIG - 1]))
         return body
+
+    def _lacking(self, spoiler: str, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer with another error code somewhere, with an empty list, or without an item of a list."""
+        if spoiler == "code":
+            wanted = [container for container, key in _places(answer) if key == "error_code"]
+        else:
+            wanted = [inner for container, key in _places(answer) if (inner := container[key]) and type(inner) is list]
+        if not wanted:
+            return answer
+        self.spoiled += 1
+        chosen = self._rng.choice(wanted)
+        if spoiler == "code":
+            chosen["error_code"] = self._rng.choice(UNEXPLAINED)
+        elif spoiler == "empty":
+            chosen.clear()
+        else:
+            del chosen[self._rng.randrange(len(chosen))]
+        return answer
 
     def _changed(self, api: Api[Any, Any], answer: dict[str, Any]) -> dict[str, Any]:
         """The answer with other values in some of its fields; still one that can be encoded."""

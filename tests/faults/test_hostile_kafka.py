@@ -42,7 +42,7 @@ from consumerd.wire.v08 import apis
 from consumerd.wire.v08.message_types import HeartbeatRequest
 from consumerd.wire.v08.records import encode_record_batch
 from consumerd.wire.v08.schema import Api
-from tests.faults.hostile_kafka import BROKEN, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
+from tests.faults.hostile_kafka import BROKEN, LACKING, LYING, PARTITIONS, TOPIC, VERSIONS, HostileKafka
 from tests.support.waiting import cancel
 
 CLOCK = SystemClock()
@@ -279,6 +279,28 @@ async def test_member_loses_no_message_to_invalid_responses(seed: int) -> None:
             consumer.request_stop()
         expected = {number: dict(enumerate(payloads)) for number, payloads in SENT.items()}
         assert handler.found == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_member_goes_on_after_unknown_error_codes_and_answers_that_lack_something(seed: int) -> None:
+    rng = random.Random(seed)
+    async with HostileKafka(rng) as broker, client_of(broker) as client:
+        handler = Kept()
+        broker.spoil = sometimes(rng, LACKING, share=0.2)
+        async with asyncio.timeout(90), asyncio.TaskGroup() as tasks:
+            consumer = member(client, handler, rng)
+            tasks.create_task(consumer.run())
+            for n in range(60):  # while it is spoiled, and after it
+                for number, payloads in SENT.items():
+                    broker.log[number].append(payloads[n])
+                await asyncio.sleep(0.02)
+            while broker.spoiled < 40:
+                await asyncio.sleep(0.05)
+            broker.spoil = lambda _: None
+            while broker.committed != {number: len(payloads) for number, payloads in SENT.items()}:
+                await asyncio.sleep(0.05)
+            consumer.request_stop()
+        assert handler.found == {number: dict(enumerate(payloads)) for number, payloads in SENT.items()}
 
 
 @pytest.mark.parametrize("seed", range(4))
