@@ -54,7 +54,8 @@ def empty() -> PartitionResponse:
 
 def test_names_the_permission_that_a_fetch_lacks(brokers: V08Brokers) -> None:
     assert source(brokers, T0).refusal(29) == (
-        "a fetch was refused: TOPIC_AUTHORIZATION_FAILED (error 29): the client lacks the permission Read on the topic 't'"
+        "a fetch was refused: TOPIC_AUTHORIZATION_FAILED (error 29): the client lacks the permission Read on the topic "
+        "'t'"
     )
 
 
