@@ -33,8 +33,8 @@ FIXED_SESSION: Final = 1
 _LOOK: Final = 0.05
 #: Shortest time between checks of a valid lease, in seconds.
 _SOONEST: Final = 0.02
-#: Longest time between them, in seconds: timers stop while the machine is suspended, and the lease does not. While no
-#: handler holds messages, and until one is called, it may be longer.
+#: Longest time between them, in seconds: timers stop while the machine is suspended, and the lease does not. Until a
+#: handler holds messages for more than a turn of the loop, and while few are called, it may be longer.
 _LATEST: Final = 0.25
 _LATEST_IDLE: Final = 1.0
 _LOST: Final = (
@@ -134,7 +134,7 @@ class Fence:
             await self._sleep(_LOOK if left <= 0 else min(max(left, _SOONEST), latest))
 
     async def _sleep(self, seconds: float) -> None:
-        """Sleep; longer than `_LATEST` only until a handler is called."""
+        """Sleep; longer than `_LATEST` only until a handler holds messages for more than a turn of the loop."""
         if seconds <= _LATEST:
             await self._clock.sleep(seconds)
             return
@@ -142,11 +142,13 @@ class Fence:
             async with asyncio.timeout(None) as self._long_sleep:
                 await self._clock.sleep(seconds)
         except TimeoutError:
-            pass  # a handler was called
+            pass  # a handler holds messages
         finally:
             self._long_sleep = None
 
     def _end_long_sleep(self) -> None:
+        if not self._held:
+            return  # it has returned already: nearly each message that comes alone would wake up the watch else
         sleep, self._long_sleep = self._long_sleep, None
         if sleep is not None:
             sleep.reschedule(asyncio.get_running_loop().time())

@@ -110,7 +110,7 @@ async def test_looks_once_a_second_while_no_handler_holds_a_message() -> None:
     watching.cancel()
 
 
-async def test_looks_soon_once_a_handler_was_called_and_seldom_once_it_has_ended() -> None:
+async def test_looks_soon_once_a_handler_holds_messages_and_seldom_once_it_has_ended() -> None:
     fence, _, clock = made()
 
     async def awake() -> None:
@@ -125,9 +125,13 @@ async def test_looks_soon_once_a_handler_was_called_and_seldom_once_it_has_ended
     fence.release()
     await clock.advance(0.25)
     assert clock.sleeps == [1.0, 0.25, 0.25, 1.0]
-    for _ in range(3):  # however many are called: the watch wakes up once
+    for _ in range(3):  # those that return at once wake up nothing
         fence.hold()
         fence.release()
+        await awake()
+    assert clock.sleeps == [1.0, 0.25, 0.25, 1.0]
+    for _ in range(3):  # however many hold messages: the watch wakes up once
+        fence.hold()
         await awake()
     assert clock.sleeps == [1.0, 0.25, 0.25, 1.0, 0.25]
     watching.cancel()
