@@ -25,12 +25,14 @@ _DONE: Final = _Done()
 class Flag:
     """A flag that tasks of one event loop wait for."""
 
-    __slots__ = ("_waiters", "state")
+    __slots__ = ("_loop", "_waiters", "state")
 
     def __init__(self, *, is_set: bool = False) -> None:
         #: Whether the flag is set. To be set by the methods alone; clearing it needs no more than this.
         self.state = is_set
         self._waiters: list[asyncio.Future[None]] | None = None
+        #: That of the tasks, once there is one. To ask for it is a system call in Python 3.11.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def is_set(self) -> bool:
         """Whether the flag is set."""
@@ -58,7 +60,9 @@ class Flag:
         """What to await, at once: it returns when the flag was set, which may have been cleared again since."""
         if self.state:
             return _DONE
-        waiter = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        waiter = self._loop.create_future()
         if self._waiters is None:
             self._waiters = [waiter]
         else:

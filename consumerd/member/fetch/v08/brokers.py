@@ -282,7 +282,10 @@ class V08Source:
         topic_id, last_epoch = log.topic_id or NO_UUID, UNKNOWN if log.leader_epoch is None else log.leader_epoch
         topic, number = self._partition.topic, self._partition.partition
         fetch = made_fetch((topic, number, offset, size, epoch, topic_id, last_epoch))
-        return PartitionRequest(fetch, asyncio.get_running_loop().create_future())
+        brokers = self._brokers
+        if brokers.loop is None:
+            brokers.loop = asyncio.get_running_loop()
+        return PartitionRequest(fetch, brokers.loop.create_future())
 
     @property
     def known_end(self) -> int | None:
@@ -413,6 +416,8 @@ class V08Brokers:
         #: Requests to one broker of one kind, while there are any.
         self._lookups: WeakValueDictionary[tuple[int, Hashable], Rounds[Any, Any]] = WeakValueDictionary()
         self._tasks: asyncio.TaskGroup | None = None
+        #: That of all requests, once there was one. To ask for it is a system call in Python 3.11.
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Run the sources of brokers in `tasks`."""
