@@ -15,12 +15,14 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
+from consumerd.spark.lake.worker import WorkFunction
+from consumerd.spark.lake.workers import TaskPool
 from consumerd.spark.progress import BatchProgress, ProgressLog, lag
 from consumerd.spark.stopping import GRACE, QueryRun
 
@@ -82,6 +84,22 @@ class SilentDisplay:
     def advance(self, size: int, rows: int) -> None: ...
 
     def tick(self) -> None: ...
+
+
+def run_shown(
+    pool: TaskPool,
+    display: BatchDisplay,
+    function: WorkFunction,
+    tasks: Sequence[tuple[Any, ...]],
+    tick: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """As `TaskPool.run`, and shows what the tasks yield: sizes, and numbers of rows."""
+
+    def look() -> None:
+        display.tick()
+        tick()
+
+    return pool.run(function, tasks, on_progress=lambda each: display.advance(*each), tick=look)
 
 
 #: Seconds between two calls of `watch` in a pause.

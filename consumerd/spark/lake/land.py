@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from consumerd.spark.beginning import begin, note_new, source_options
 from consumerd.spark.checkpoints import locked
 from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay
+from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay, run_shown
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.handover import catch_up, must_have, planned_offsets
@@ -152,17 +152,8 @@ class _Landing:
         target = FileTarget(self.table.path, schema, constants, self.storage_options)
         request = ReadRequest.of(self.options)
         parts = divide(splits, self.pool.count, counts_messages=self.options.counts_messages)
-
-        def look() -> None:
-            self.display.tick()
-            tick()
-
-        found = self.pool.run(
-            write_splits,
-            [(part, request, target) for part in parts],
-            on_progress=lambda each: self.display.advance(*each),
-            tick=look,
-        )
+        tasks = [(part, request, target) for part in parts]
+        found = run_shown(self.pool, self.display, write_splits, tasks, tick)
         return [each for each in found if each is not None]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from consumerd.spark.lake import open_lake_table
-from consumerd.spark.lake.batches import BatchDisplay, SilentDisplay
+from consumerd.spark.lake.batches import BatchDisplay, SilentDisplay, run_shown
 from consumerd.spark.lake.parts import ReadTable, size_of
 from consumerd.spark.lake.reconcile_runs import TABLES
 from consumerd.spark.lake.worker import WorkFunction
@@ -36,6 +36,6 @@ def reconcile(
 
         def run(function: WorkFunction, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
             shown.batch(None, sum(size_of(part) for parts, *_ in tasks for part in parts))
-            return pool.run(function, tasks, on_progress=lambda each: shown.advance(*each), tick=shown.tick)
+            return run_shown(pool, shown, function, tasks)
 
         return Reconciliation(None, pipeline, tables, run).result(shallow=shallow)

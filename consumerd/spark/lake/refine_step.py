@@ -23,7 +23,7 @@ from consumerd.spark.checkpoints import locked
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.again import RebuiltTables
 from consumerd.spark.lake.batch_files import LakeFiles, TableBatches
-from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay
+from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay, run_shown
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile, Identities
 from consumerd.spark.lake.days import days_of
@@ -37,7 +37,6 @@ from consumerd.spark.lake.refine_tasks import count_verdicts, keep_rows, refine_
 from consumerd.spark.lake.table import BATCH, LakeTable
 from consumerd.spark.lake.workers import TaskPool, WorkerPool, available_processors
 from consumerd.spark.owners import owned_tables
-from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.results import RefinePreview, RefineResult
 from consumerd.spark.seen import SeenLog, SeenOffsets
 from consumerd.spark.source.columns import IDENTITY
@@ -107,16 +106,11 @@ def preview(
     rebuild = RebuiltTables(None, pipeline).range(since, until)
     bronze = _table(pipeline, pipeline.bronze)
     target = RefineTarget.of(messages, bronze.schema(), ("", ""), zone, rebuild)
-    files, shown = _bronze_files(pipeline, rebuild), display or SilentDisplay()
+    files, shown = LakeFiles(bronze.path, pipeline.format), display or SilentDisplay()
     tasks = _tasks(files, {"batch": -1}, {"batch": rebuild.bronze})
     shown.batch(0, sum(size_of(part) for task in tasks for part in task))
     with WorkerPool(workers or available_processors()) as pool:
-        found = pool.run(
-            count_verdicts,
-            [(task, target) for task in tasks],
-            on_progress=lambda each: shown.advance(*each),
-            tick=shown.tick,
-        )
+        found = run_shown(pool, shown, count_verdicts, [(task, target) for task in tasks])
     reasons: Counter[str] = Counter()
     for _, each in found:
         reasons.update(each)
@@ -132,12 +126,6 @@ def _messages(pipeline: PipelineSpec) -> MessageFormat:
 
 def _table(pipeline: PipelineSpec, path: str) -> LakeTable:
     return open_lake_table(locate(None, path)[0], pipeline.format)
-
-
-def _bronze_files(pipeline: PipelineSpec, rebuild: Rebuild | None) -> LakeFiles:
-    return LakeFiles(
-        locate(None, pipeline.bronze)[0], pipeline.format, most=None if rebuild is None else rebuild.bronze
-    )
 
 
 def _tasks(files: LakeFiles, start: Any, end: Any) -> list[tuple[Part, ...]]:
@@ -237,20 +225,11 @@ class RefineStep:
     def _written(self, batch: PlannedBatch, tick: Callable[[], None]) -> list[RefinedFiles]:
         tasks = _tasks(self._files, batch.start, batch.end)
         self._shown.batch(batch.number, sum(size_of(part) for task in tasks for part in task))
-
-        def look() -> None:
-            self._shown.tick()
-            tick()
-
         at = datetime.now(UTC)
-        results: list[list[RefinedFiles]] = self._pool.run(
-            refine_files,
-            [(task, self._target, batch.number, at) for task in tasks],
-            on_progress=lambda each: self._shown.advance(*each),
-            tick=look,
-        )
+        arguments = [(task, self._target, batch.number, at) for task in tasks]
+        results: list[list[RefinedFiles]] = run_shown(self._pool, self._shown, refine_files, arguments, tick)
         if self._keeps_rows(batch):
-            results = [*self._kept(look), *results]
+            results = [*self._kept(tick), *results]
         return [each for task in results for each in task]
 
     def _keeps_rows(self, batch: PlannedBatch) -> bool:
@@ -258,7 +237,7 @@ class RefineStep:
         rebuild = self._pipeline.rebuild
         return batch.number == 0 and rebuild is not None and rebuild.is_partial
 
-    def _kept(self, look: Callable[[], None]) -> list[list[RefinedFiles]]:
+    def _kept(self, tick: Callable[[], None]) -> list[list[RefinedFiles]]:
         """The rows of the former tables that the rebuild does not refine."""
         former = replace(self._pipeline, rebuild=None)
         tasks = []
@@ -267,7 +246,7 @@ class RefineStep:
             table = open_lake_table(folder, former.format, storage_options=self._store)
             files = table.files() if table.exists else []
             tasks += [(table.path, file.path, self._target, bool(is_refused)) for file in files]
-        return self._pool.run(keep_rows, tasks, on_progress=lambda each: self._shown.advance(*each), tick=look)
+        return run_shown(self._pool, self._shown, keep_rows, tasks, tick)
 
     def _without_duplicates(
         self, found: list[RefinedFiles], seen: SeenOffsets, batch: PlannedBatch
