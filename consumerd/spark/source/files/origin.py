@@ -55,6 +55,8 @@ class FilesLog:
     named: TopicPartition
     files: tuple[RangeFile, ...]
 
+    topic_id = None
+
     @property
     def key(self) -> Key:
         return self.named.topic, self.named.name
@@ -66,10 +68,6 @@ class FilesLog:
     @property
     def partition(self) -> int:
         return self.named.partition
-
-    @property
-    def topic_id(self) -> None:
-        return
 
     @property
     def start(self) -> int:

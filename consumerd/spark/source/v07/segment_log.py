@@ -54,18 +54,11 @@ class SegmentLog:
     by_time: Callable[[SegmentLog, int], int] = field(repr=False)
     limits: DecodeLimits = DEFAULT_LIMITS
 
-    @property
-    def name(self) -> str:
-        """The partition's name, with the broker's id where it is known."""
-        return broker_partition(self.broker, self.partition)
+    topic_id = None
 
     @property
     def key(self) -> Key:
-        return self.topic, self.name
-
-    @property
-    def topic_id(self) -> None:
-        return
+        return self.topic, broker_partition(self.broker, self.partition)
 
     @property
     def start(self) -> int:

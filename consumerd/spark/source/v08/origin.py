@@ -166,13 +166,11 @@ class V08Log(EveryOffset):
     topic_id: str | None = None
     leader_epoch: int = -1
 
+    broker = None
+
     @property
     def key(self) -> Key:
         return self.topic, str(self.partition)
-
-    @property
-    def broker(self) -> None:
-        return
 
     def before(self, time_ms: int) -> int:
         return self.by_time(self, time_ms)

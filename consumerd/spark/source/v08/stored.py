@@ -45,14 +45,12 @@ class StoredPartitionLog(EveryOffset):
     end: int
     limits: DecodeLimits = DEFAULT_LIMITS
 
+    #: Unknown: the id is not a part of the archive's layout.
+    topic_id = None
+
     @property
     def key(self) -> Key:
         return self.topic, broker_partition(self.broker, self.partition)
-
-    @property
-    def topic_id(self) -> None:
-        """Unknown: the id is not a part of the archive's layout."""
-        return
 
     @property
     def start(self) -> int:
