@@ -16,7 +16,7 @@ before the watermark of the previous batch, which the checkpoint keeps. A run wi
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
@@ -92,12 +92,8 @@ def aggregate(spark: SparkSession, pipeline: PipelineSpec) -> AggregateResult:
     return AggregateResult(
         pipeline=pipeline.name,
         table=table.path,
-        rows=seen.rows,
         windows=written,
-        open_windows=seen.open_windows,
-        watermark=seen.watermark,
-        late=seen.late,
-        without_time=seen.without_time,
+        **asdict(seen),
         batches=run.batches,
         seconds=run.seconds,
         stopped=run.stopped,
@@ -157,8 +153,6 @@ class AggregateCounts:
     without_time: int = 0
     open_windows: int | None = None
     watermark: str | None = None
-    #: Batches with late events: number -> what Spark counted.
-    dropped: dict[int, int] = field(default_factory=dict)
 
 
 class LateEvents:
@@ -172,6 +166,8 @@ class LateEvents:
         self._batches = 0
         self._last = -1
         self._seen = AggregateCounts()
+        #: Batches with late events: number -> what Spark counted.
+        self._dropped: dict[int, int] = {}
 
     def observed(self, stream: DataFrame) -> DataFrame:
         """The stream, which counts rows without a time."""
@@ -191,9 +187,8 @@ class LateEvents:
         """The counts, once the query has ended."""
         self._collect()
         checkpoint = Checkpoint(self._spark, self._pipeline.checkpoint("aggregate"))
-        for batch, dropped in self._seen.dropped.items():
+        for batch, dropped in self._dropped.items():
             self._seen.late += self._late(checkpoint, batch) or dropped
-        self._seen.dropped.clear()
         return self._seen
 
     def _collect(self) -> None:
@@ -209,7 +204,7 @@ class LateEvents:
             for state in each.stateOperators:
                 self._seen.open_windows = state.numRowsTotal
                 if state.numRowsDroppedByWatermark:
-                    self._seen.dropped[each.batchId] = state.numRowsDroppedByWatermark
+                    self._dropped[each.batchId] = state.numRowsDroppedByWatermark
 
     def _late(self, checkpoint: Checkpoint, batch: int) -> int | None:
         """Events of a batch whose window was written before, a count for each such window; None: unknown."""

@@ -96,7 +96,7 @@ def begin(spark: SparkSession | None, pipeline: PipelineSpec, source: Mapping[st
         if moved and checkpoint.last_planned() is None:
             # Nothing was read of the former logs. Otherwise the first batch is as it was planned, and says so.
             starts |= moved
-            files.replace(path, format_offsets(sorted_offsets(starts)).encode())
+            _store(spark, pipeline, starts)
     for key in starts:
         if key not in logs:
             raise _missing(pipeline, options, key)
@@ -133,9 +133,12 @@ def began_at(spark: SparkSession | None, checkpoint: str) -> Offsets | None:
 
 def set_beginning(spark: SparkSession | None, pipeline: PipelineSpec, starts: Mapping[Key, LogOffset]) -> None:
     """Record where each log began to be landed, as the table says; partitions that it does not name stay."""
-    known = dict(positions(began(spark, pipeline) or {}))
+    _store(spark, pipeline, dict(positions(began(spark, pipeline) or {})) | dict(starts))
+
+
+def _store(spark: SparkSession | None, pipeline: PipelineSpec, starts: Mapping[Key, LogOffset]) -> None:
     path, files = locate(spark, _path(pipeline))
-    files.replace(path, format_offsets(sorted_offsets(known | dict(starts))).encode())
+    files.replace(path, format_offsets(sorted_offsets(starts)).encode())
 
 
 def note_new(spark: SparkSession | None, pipeline: PipelineSpec, batch: int) -> None:
@@ -153,8 +156,7 @@ def note_new(spark: SparkSession | None, pipeline: PipelineSpec, batch: int) -> 
     if former:
         add_former(spark, pipeline, former)
     if now != known:
-        path, files = locate(spark, _path(pipeline))
-        files.replace(path, format_offsets(sorted_offsets(now)).encode())
+        _store(spark, pipeline, now)
 
 
 def after_batch(
