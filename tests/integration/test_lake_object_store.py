@@ -13,8 +13,9 @@ import pytest
 
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import Batch, HandlerContext, load_handler
-from consumerd.spark.lake import delta, open_lake_table
+from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.tables.errors import TableError
 from consumerd.testing import FakeClock
@@ -71,15 +72,15 @@ def test_the_store_refuses_the_second_of_two_commits_on_one_version(
 ) -> None:
     table, rival = (open_lake_table("s3://lake/stale/bronze", storage_options=options) for _ in range(2))
     add(table, 0, options)
-    compare = delta._last_batch
+    compare = DeltaLakeTable._last_batch
 
     def commit_between(*args: Any) -> int | None:
         last = compare(*args)
-        monkeypatch.setattr(delta, "_last_batch", compare)
+        monkeypatch.setattr(DeltaLakeTable, "_last_batch", compare)
         assert add(rival, 1, options)
         return last
 
-    monkeypatch.setattr(delta, "_last_batch", commit_between)
+    monkeypatch.setattr(DeltaLakeTable, "_last_batch", commit_between)
     assert not add(table, 1, options)
     assert pages(table) == ["p0", "p1"]
 

@@ -94,7 +94,7 @@ def test_writes_the_page_of_a_real_pipeline(spark: SparkSession, tmp_path: Path)
     for step in ("land", "refine", "reconcile"):
         assert f'<th scope="row">{step}</th><td class="moment">' in text
     assert f'<td class="number">{size(sizes[0])}</td>' in text
-    batches = open_log(spark, pipeline, "land").read().batches
+    batches = open_log(spark, pipeline).read().batches
     assert len(batches) > 1
     assert batches[-1].behind == 0
     assert batches[0].behind == batches[0].furthest[0].behind > 0

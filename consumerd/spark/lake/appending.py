@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -28,8 +28,7 @@ from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.table import BATCH, LakeTable
-from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, with_landed
-from consumerd.spark.source.columns import ParseMode, arrow_schema, offered
+from consumerd.spark.lake.tasks import LANDED_AT, FileTarget
 from consumerd.spark.source.offsets import Key, LogOffset
 from consumerd.spark.tables.errors import TableError
 
@@ -37,12 +36,6 @@ from consumerd.spark.tables.errors import TableError
 _ATTEMPTS: Final = 30
 #: A number of a batch that no table has.
 _ANY_BATCH: Final = (1 << 62) - 1
-
-
-def bronze_schema(*, headers: bool) -> pa.Schema:
-    """The columns of a table that `land` makes of a source with these options."""
-    columns = offered(include_headers=headers, mode=ParseMode.PERMISSIVE)
-    return with_landed(arrow_schema(column.name for column in columns))
 
 
 @dataclass(eq=False, slots=True)
@@ -101,14 +94,12 @@ class TableAppender:
         *,
         writer: str,
         schema: pa.Schema,
-        store: Mapping[str, str],
         now: Callable[[], datetime],
         earlier: Callable[[int], TableOffsets | None] = lambda _: None,
     ) -> None:
         self._table = table
         self._writer = writer
         self._schema = schema
-        self._store = dict(store)
         self._now = now
         self._earlier = earlier
 
@@ -206,7 +197,7 @@ class TableAppender:
     def _written(self, plan: _Plan, number: int, stop: threading.Event) -> DataFile | None:
         constants = {LANDED_AT: self._now(), BATCH: number}
         own = pa.schema([each for each in self._schema if each.name not in constants])
-        with FileTarget(self._table.path, self._schema, constants, self._store).open() as writer:
+        with FileTarget(self._table.path, self._schema, constants, self._table.data_options).open() as writer:
             for part, first in plan.first:
                 for rows in rows_of(part.batch, first, own):
                     if stop.is_set():
@@ -218,4 +209,4 @@ class TableAppender:
         """Remove a file that no commit names; `vacuum` removes what is left."""
         if file is not None:
             with contextlib.suppress(OSError):
-                open_folder(self._table.path, self._store).remove(file.path)
+                open_folder(self._table.path, self._table.data_options).remove(file.path)

@@ -93,10 +93,14 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
     # -- reading
 
     def _owner(self, table: DeltaTable) -> str | None:
-        return _owner(table)
+        return table.metadata().configuration.get(OWNER)
 
     def _last_batch(self, table: DeltaTable, writer: str | None) -> int | None:
-        return _last_batch(table, writer)
+        return None if writer is None else table.transaction_version(writer)
+
+    def _is_free(self, table: DeltaTable, writer: str) -> bool:
+        """Whether `writer` may become its owner: its creation, or its conversion for `writer`, was not completed."""
+        return self._owner(table) is None and (not table.file_uris() or self._last_batch(table, writer) is not None)
 
     def _arrow(self, table: DeltaTable) -> pa.Schema:
         return pa.schema(table.schema().to_arrow())
@@ -105,7 +109,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
         missing: int | None = None
         while True:
             table = self._open()
-            owner = None if table is None else _owner(table)
+            owner = None if table is None else self._owner(table)
             number = None if table is None or owner is None else _offsets_number(table, owner)
             if table is None or number in (None, missing):
                 return None
@@ -119,7 +123,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
                 raise TableCorruptError(
                     f"{self.path}/{_offsets_file(number)} cannot be read ({error}): restore it from a backup."
                 ) from None
-            return found if found.batch == _last_batch(table, owner) else None
+            return found if found.batch == self._last_batch(table, owner) else None
 
     def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
         return _files(self._existing(), after, to)
@@ -189,7 +193,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
         def attempt() -> bool:
             nonlocal former
             table = self._claimed(change)
-            last = _last_batch(table, writer)
+            last = self._last_batch(table, writer)
             if last is not None and batch <= last:
                 # Ours, if an earlier attempt took place although an error was reported.
                 return batch == last and number is not None and _offsets_number(table, writer) == number
@@ -263,7 +267,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
         _new_columns(table, _stored(schema), self.path)
 
     def _must_accept(self, writer: str, table: DeltaTable) -> None:
-        if not _is_free(table, writer):
+        if not self._is_free(table, writer):
             super()._must_accept(writer, table)
 
     def _created(self, schema: Schema, days: Days | None) -> DeltaTable:
@@ -292,7 +296,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
 
     def _owned(self, writer: str, table: DeltaTable) -> DeltaTable:
         """A snapshot of the table after `writer` is its owner. Raises TableOwnedError."""
-        if _is_free(table, writer):
+        if self._is_free(table, writer):
             table.alter.set_table_properties({OWNER: writer}, raise_if_not_exists=False, commit_properties=_once())
             table = self._existing()
         self._must_accept(writer, table)
@@ -324,7 +328,7 @@ class DeltaLakeTable(SnapshotTable[DeltaTable]):
 
     def optimize(self, target_bytes: int) -> CompactResult:
         with _declared_errors(self.path):
-            return merge_small_files(self, target_bytes, self._swap, self._options)
+            return merge_small_files(self, target_bytes, self._swap)
 
     def _swap(self, sources: Sequence[DataFile], merged: DataFile | None) -> bool:
         """Put a file in the place of these, if all of them are there."""
@@ -408,19 +412,6 @@ def _once() -> CommitProperties:
 
 def _columns(days: Days | None) -> list[str]:
     return [] if days is None or days.column is None else [days.column]
-
-
-def _owner(table: DeltaTable) -> str | None:
-    return table.metadata().configuration.get(OWNER)
-
-
-def _is_free(table: DeltaTable, writer: str) -> bool:
-    """Whether `writer` may become its owner: its creation, or its conversion for `writer`, was not completed."""
-    return _owner(table) is None and (not table.file_uris() or _last_batch(table, writer) is not None)
-
-
-def _last_batch(table: DeltaTable, writer: str | None) -> int | None:
-    return None if writer is None else table.transaction_version(writer)
 
 
 def _offsets_of(writer: str) -> str:

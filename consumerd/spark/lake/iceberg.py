@@ -139,7 +139,11 @@ class IcebergLakeTable(SnapshotTable[Table]):
         return table.properties.get(OWNER)
 
     def _last_batch(self, table: Table, writer: str | None) -> int | None:
-        return _last_batch(table)
+        found = table.properties.get(LAST_BATCH)
+        if found is None:  # someone removed the property
+            summaries = [each.summary.additional_properties for each in table.snapshots() if each.summary is not None]
+            found = max((each[LAST_BATCH] for each in summaries if LAST_BATCH in each), key=int, default=None)
+        return None if found is None else int(found)
 
     def _arrow(self, table: Table) -> pa.Schema:
         return _nullable(table.schema().as_arrow())
@@ -153,7 +157,7 @@ class IcebergLakeTable(SnapshotTable[Table]):
             found = TableOffsets.decode(text)
         except ValueError as error:
             raise TableCorruptError(f"the property {OFFSETS} of {self.path} is damaged: {error}.") from None
-        return found if found.batch == _last_batch(table) else None
+        return found if found.batch == self._last_batch(table, None) else None
 
     def files(self, after: int = -1, to: int | None = None) -> list[DataFile]:
         table = self._existing()
@@ -298,7 +302,7 @@ class IcebergLakeTable(SnapshotTable[Table]):
 
         def attempt() -> bool:
             table = self._claimed(change)
-            last = _last_batch(table)
+            last = self._last_batch(table, change.writer)
             if last is not None and change.batch <= last:
                 return change.batch == last and table.properties.get(COMMIT) == identity
             marks = {LAST_BATCH: str(change.batch)}
@@ -347,7 +351,9 @@ class IcebergLakeTable(SnapshotTable[Table]):
         with self._transaction(table, change.files) as transaction:
             with transaction.update_schema() as update:
                 update.union_by_name(_nullable(change.schema))
-            _divide(transaction, table, change.days)
+            if change.days is not None and not table.spec().fields:  # a table that has no files yet
+                with transaction.update_spec() as division:
+                    division.add_field(change.days.source, DayTransform(), f"{change.days.source}_day")
             yield transaction
 
     def _has_rebuilt(self, table: Table, rebuild: str) -> bool:
@@ -391,7 +397,7 @@ class IcebergLakeTable(SnapshotTable[Table]):
 
     def optimize(self, target_bytes: int) -> CompactResult:
         with _declared_errors(self.path):
-            return merge_small_files(self, target_bytes, self._swap, self._store)
+            return merge_small_files(self, target_bytes, self._swap)
 
     def _swap(self, sources: Sequence[DataFile], merged: DataFile | None) -> bool:
         """Put a file in the place of these, if all of them are there."""
@@ -460,13 +466,13 @@ class IcebergLakeTable(SnapshotTable[Table]):
         return bool(expiring)
 
     @property
-    def _store(self) -> dict[str, str]:
-        """The options by which data files are written."""
+    def data_options(self) -> dict[str, str]:
+        """See LakeTable: those that are not the catalog's."""
         return {name: value for name, value in self._options.items() if name.lower().startswith("aws_")}
 
     def _transaction(self, table: Table, files: Sequence[DataFile]) -> Transaction:
         """A transaction on this metadata, which adds the files. Raises TableError if one of them is missing."""
-        must_be_there(self.path, files, self._store)
+        must_be_there(self.path, files, self.data_options)
         return table.transaction()
 
     def _attempted(self, attempt: Callable[[], bool]) -> bool | None:
@@ -508,21 +514,6 @@ def _partition(file: IcebergFile, table: Table) -> dict[str, str | None]:
         kind = field.transform.result_type(table.schema().find_type(field.source_id))
         found[field.name] = None if value is None else field.transform.to_human_string(kind, value)
     return found
-
-
-def _divide(transaction: Any, table: Table, days: Days | None) -> None:
-    """Partition a table that has no files yet."""
-    if days is not None and not table.spec().fields:
-        with transaction.update_spec() as update:
-            update.add_field(days.source, DayTransform(), f"{days.source}_day")
-
-
-def _last_batch(table: Table) -> int | None:
-    found = table.properties.get(LAST_BATCH)
-    if found is None:  # someone removed the property
-        summaries = [each.summary.additional_properties for each in table.snapshots() if each.summary is not None]
-        found = max((each[LAST_BATCH] for each in summaries if LAST_BATCH in each), key=int, default=None)
-    return None if found is None else int(found)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
@@ -16,7 +16,6 @@ def merge_small_files(
     table: LakeTable,
     target_bytes: int,
     swap: Callable[[Sequence[DataFile], DataFile | None], bool],
-    storage_options: Mapping[str, str],
 ) -> CompactResult:
     """Merge small files into files of about `target_bytes`.
 
@@ -31,11 +30,11 @@ def merge_small_files(
     for each in before:
         parts.setdefault(tuple(sorted(each.partition.items())), []).append(each)
     for group in [group for part in parts.values() for group in plan_merges(part, target_bytes)]:
-        file = _merged(table, group, storage_options)
+        file = _merged(table, group)
         if swap(group, file):
             merged += 1
         elif file is not None:
-            open_folder(table.path, storage_options).remove(file.path)
+            open_folder(table.path, table.data_options).remove(file.path)
     after = table.files()
     return CompactResult(
         table=table.path,
@@ -67,10 +66,10 @@ def plan_merges(files: Iterable[DataFile], target_bytes: int) -> list[list[DataF
     return [group for group in groups if len(group) > 1]
 
 
-def _merged(table: LakeTable, sources: Sequence[DataFile], storage_options: Mapping[str, str]) -> DataFile | None:
+def _merged(table: LakeTable, sources: Sequence[DataFile]) -> DataFile | None:
     schema = table.schema()  # read after the list of files, so that it has all of their columns
-    folder = open_folder(table.path, storage_options)
-    with DataFileWriter(table.path, schema, storage_options=storage_options) as writer:
+    folder = open_folder(table.path, table.data_options)
+    with DataFileWriter(table.path, schema, storage_options=table.data_options) as writer:
         for each in sources:
             for rows in read_file(folder, each.path, schema):
                 writer.write(rows)

@@ -160,15 +160,15 @@ class TableHandler(Handler):
         self._appender = await self._declared(in_thread(lambda: self._prepared(context.group)))
 
     def _prepared(self, group: str) -> TableAppender:
-        from consumerd.spark.lake.appending import TableAppender, bronze_schema  # noqa: PLC0415 - of the extra
+        from consumerd.spark.lake.appending import TableAppender  # noqa: PLC0415 - of the extra
         from consumerd.spark.lake.handover import joined, offsets_of  # noqa: PLC0415 - likewise
+        from consumerd.spark.lake.tasks import bronze_schema  # noqa: PLC0415 - likewise
 
         checkpoint = None if self._checkpoint is None else joined(self._checkpoint)
         appender = TableAppender(
             self._table,
             writer=str(uuid.uuid5(_GROUPS, group)) if checkpoint is None else checkpoint.query_id(),
             schema=bronze_schema(headers=self._headers),
-            store={name: value for name, value in self._store.items() if self.format == "delta" or _is_aws(name)},
             now=lambda: datetime.now(UTC),
             earlier=lambda batch: None if checkpoint is None else offsets_of(checkpoint, batch),
         )
@@ -322,10 +322,6 @@ class IcebergHandler(TableHandler):
     """An Iceberg table. See TableHandler."""
 
     format = "iceberg"
-
-
-def _is_aws(name: str) -> bool:
-    return name.lower().startswith("aws_")
 
 
 def _system_error(error: BaseException) -> OSError | None:

@@ -75,6 +75,11 @@ class SnapshotTable(ABC, Generic[_Snapshot]):
         #: The version to read; None: the newest one.
         self._pinned = pinned
 
+    @property
+    def data_options(self) -> dict[str, str]:
+        """The options of the object store by which data files are written."""
+        return self._options
+
     # -- what a format has
 
     @abstractmethod

@@ -17,8 +17,7 @@ from consumerd.spark.lake.arrays import repeated, texts
 from consumerd.spark.lake.data_file import DataFile, DataFileWriter
 from consumerd.spark.lake.days import Days, DayWriter
 from consumerd.spark.lake.table import BATCH
-from consumerd.spark.source.columns import arrow_schema
-from consumerd.spark.source.request import column_names
+from consumerd.spark.source.columns import ParseMode, arrow_schema, offered
 
 if TYPE_CHECKING:
     from consumerd.spark.source.options import SourceOptions
@@ -43,14 +42,14 @@ def store_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def landed_schema(options: SourceOptions) -> pa.Schema:
+    """The columns of files that are landed from a source with these options."""
+    return bronze_schema(headers=options.include_headers, mode=options.mode)
+
+
+def bronze_schema(*, headers: bool, mode: ParseMode = ParseMode.PERMISSIVE) -> pa.Schema:
     """The columns of landed files: the source's, the time of landing, and the batch."""
-    return with_landed(arrow_schema(column_names(options)))
-
-
-def with_landed(schema: pa.Schema) -> pa.Schema:
-    """The source's columns with those that landing adds."""
-    landed = [pa.field(LANDED_AT, pa.timestamp("us", "UTC")), pa.field(BATCH, pa.int64())]
-    return pa.schema([*schema, *landed])
+    columns = arrow_schema(column.name for column in offered(include_headers=headers, mode=mode))
+    return pa.schema([*columns, (LANDED_AT, pa.timestamp("us", "UTC")), (BATCH, pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)

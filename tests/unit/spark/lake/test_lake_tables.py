@@ -85,20 +85,19 @@ def test_accepts_a_batch_once_also_with_a_snapshot_that_has_it(table: Any, again
 
 @pytest.mark.parametrize("with_rows", [True, False])
 def test_accepts_a_batch_once_with_a_snapshot_that_does_not_have_it_yet(
-    table: Any, again: Callable[[], Any], form: str, with_rows: bool, monkeypatch: pytest.MonkeyPatch
+    table: Any, again: Callable[[], Any], with_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(table, 0)
     rival, files = again(), [write_file(table.path, 1)] if with_rows else []
-    module = pytest.importorskip(f"consumerd.spark.lake.{form}")
-    compare = module._last_batch
+    compare = type(table)._last_batch
 
     def commit_between(*snapshot: Any) -> int | None:
         last: int | None = compare(*snapshot)
-        monkeypatch.setattr(module, "_last_batch", compare)
+        monkeypatch.setattr(type(table), "_last_batch", compare)
         assert rival.commit(files, writer=WRITER, batch=1, schema=COLUMNS)
         return last
 
-    monkeypatch.setattr(module, "_last_batch", commit_between)
+    monkeypatch.setattr(type(table), "_last_batch", commit_between)
     assert not table.commit(files, writer=WRITER, batch=1, schema=COLUMNS)
     assert pages(table) == expected(0, *([1] if with_rows else []))
 

@@ -22,12 +22,13 @@ from consumerd.handlers.api import PartitionTakenError, SinkPosition
 from consumerd.handlers.disk_full import is_disk_full
 from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.append_rules import LandedAlreadyError, OffsetsMovedBackError
-from consumerd.spark.lake.appending import TableAppender, bronze_schema
+from consumerd.spark.lake.appending import TableAppender
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.lake.delta import DeltaLakeTable
 from consumerd.spark.lake.handover import joined
 from consumerd.spark.lake.offsets import TableOffsets
+from consumerd.spark.lake.tasks import bronze_schema
 from consumerd.spark.tables.errors import TableError
 from consumerd.testing import FakeClock, MemoryGroup
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
