@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.jobs import SparkTasks
 from consumerd.spark.lake.batches import BatchDisplay
-from consumerd.spark.lake.land import land_by_tasks
+from consumerd.spark.lake.land import LandStep
 from consumerd.spark.results import LandResult
 from consumerd.spark.tables.lake import LakeBatchTable
 
@@ -35,12 +35,5 @@ def land(
     """
     with declared_errors(pipeline.base):
         bronze = LakeBatchTable(spark, pipeline.bronze, pipeline.format)
-        return land_by_tasks(
-            pipeline,
-            bronze.lake,
-            SparkTasks(spark),
-            spark=spark,
-            storage_options=bronze.store,
-            available_now=available_now,
-            display=display,
-        )
+        step = LandStep(pipeline, bronze.lake, SparkTasks(spark), spark=spark, display=display)
+        return step.run(available_now=available_now)

@@ -11,9 +11,9 @@ batch has another end in the table, and stops.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from consumerd.spark.beginning import began, began_at, set_beginning
+from consumerd.spark.beginning import began_at, set_beginning
 from consumerd.spark.checkpoints import Checkpoint, CheckpointError
 from consumerd.spark.former_logs import FormerLog, add_former
 from consumerd.spark.lake.checkpoint import CheckpointTakenError, WritableCheckpoint
@@ -23,8 +23,6 @@ from consumerd.spark.source.offsets import positions, sorted_offsets
 from consumerd.spark.tables.errors import TableOwnedError
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from pyspark.sql import SparkSession
 
     from consumerd.spark.spec import PipelineSpec
@@ -40,19 +38,18 @@ def joined(path: str) -> WritableCheckpoint:
     return checkpoint
 
 
-def offsets_of(checkpoint: Checkpoint, batch: int) -> TableOffsets | None:
-    """Where a batch ended, as the checkpoint planned it; None if it does not have it. Raises CheckpointError."""
-    end = checkpoint.end(batch)
-    starts = began_at(None, checkpoint.path) or {}
-    return TableOffsets(batch, dict(positions(end)), dict(positions(starts))) if isinstance(end, dict) else None
+def offsets_of(
+    checkpoint: Checkpoint, batch: int, end: Any = None, *, spark: SparkSession | None = None, planned: bool = False
+) -> TableOffsets | None:
+    """Where a batch ended, as the checkpoint planned it; None if it does not have it, or the source has no offsets.
 
-
-def planned_offsets(spark: SparkSession | None, pipeline: PipelineSpec, batch: int, end: Any) -> TableOffsets | None:
-    """What the commit of a step's batch is to say; None where the source has no offsets. Raises CheckpointError."""
+    `end`: what it planned. `planned`: for the commit of a step. Raises CheckpointError.
+    """
+    end = checkpoint.end(batch) if end is None else end
     if not isinstance(end, dict):
         return None
-    starts = began(spark, pipeline) or {}
-    return TableOffsets(batch, dict(positions(end)), dict(positions(starts)), planned=True)
+    starts = began_at(spark, checkpoint.path) or {}
+    return TableOffsets(batch, dict(positions(end)), dict(positions(starts)), planned=planned)
 
 
 def must_have(table: LakeTable, batch: int, end: Any) -> None:

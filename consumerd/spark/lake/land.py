@@ -12,8 +12,7 @@ and one row group, whatever it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ from consumerd.spark.lake import open_lake_table
 from consumerd.spark.lake.batches import BatchDisplay, BatchRunner, PlannedBatch, SilentDisplay, run_shown
 from consumerd.spark.lake.checkpoint import WritableCheckpoint
 from consumerd.spark.lake.data_file import DataFile
-from consumerd.spark.lake.handover import catch_up, must_have, planned_offsets
+from consumerd.spark.lake.handover import catch_up, must_have, offsets_of
 from consumerd.spark.lake.land_tasks import write_splits
 from consumerd.spark.lake.parts import size_of
 from consumerd.spark.lake.table import BATCH, LakeTable
@@ -69,91 +68,81 @@ def land(
     """
     with file_errors(pipeline.base), WorkerPool(workers or available_processors()) as pool:
         table = open_lake_table(locate(None, pipeline.bronze)[0], pipeline.format)
-        return land_by_tasks(pipeline, table, pool, available_now=available_now, display=display)
+        return LandStep(pipeline, table, pool, display=display).run(available_now=available_now)
 
 
-def land_by_tasks(
-    pipeline: PipelineSpec,
-    table: LakeTable,
-    pool: TaskPool,
-    *,
-    spark: SparkSession | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    available_now: bool = True,
-    display: BatchDisplay | None = None,
-) -> LandResult:
-    """As `land`, into a table that is open, by the tasks of any pool. Raises OSError, too.
+class LandStep:
+    """One run of the step into a table that is open, by the tasks of any pool.
 
-    `spark`: for the files of the checkpoint, where they are not on this machine. `storage_options`: those of the table.
+    `spark`: for the files of the checkpoint, where they are not on this machine.
     """
-    path = pipeline.checkpoint("land")
-    with stop_on_signals() as stop, locked(spark, path), owned_tables(pipeline, "land"):
-        checkpoint = WritableCheckpoint(path, spark)
-        catch_up(pipeline, checkpoint, table, spark)
-        checkpoint.must_match(table)
-        given = source_options(pipeline)
-        refuse_options(given, BATCH_ONLY, "a stream")
-        options = read_options(begin(spark, pipeline, given))
-        source = StreamPlanner(options, options.max_per_trigger)
-        landing = _Landing(
-            pipeline, spark, checkpoint, table, storage_options or {}, source, options, pool, display or SilentDisplay()
-        )
-        progress = open_log(spark, pipeline)
-        runner = BatchRunner(checkpoint, source, landing.store, progress=progress, stop=stop, watch=pool.check)
-        continuous = pipeline.is_continuous and not available_now
-        run = runner.run(interval_seconds(pipeline.trigger) if continuous else None)
-        there = table.batches()
-        return LandResult(
-            pipeline=pipeline.name,
-            table=table.path,
-            rows=landing.rows,
-            batches=run.batches,
-            last_batch=there[-1][-1] if there else None,
-            seconds=run.seconds,
-            stopped=run.stopped,
-            committed=_commit(checkpoint, options),
-        )
 
+    def __init__(
+        self,
+        pipeline: PipelineSpec,
+        table: LakeTable,
+        pool: TaskPool,
+        *,
+        spark: SparkSession | None = None,
+        display: BatchDisplay | None = None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._table = table
+        self._pool = pool
+        self._spark = spark
+        self._display = display or SilentDisplay()
+        self._checkpoint = WritableCheckpoint(pipeline.checkpoint("land"), spark)
+        self._rows = 0
 
-@dataclass(slots=True)
-class _Landing:
-    """Stores the batches of one run."""
+    def run(self, *, available_now: bool = True) -> LandResult:
+        """As `land`. Raises OSError, too."""
+        pipeline, spark, checkpoint = self._pipeline, self._spark, self._checkpoint
+        with stop_on_signals() as stop, locked(spark, pipeline.checkpoint("land")), owned_tables(pipeline, "land"):
+            catch_up(pipeline, checkpoint, self._table, spark)
+            checkpoint.must_match(self._table)
+            given = source_options(pipeline)
+            refuse_options(given, BATCH_ONLY, "a stream")
+            self._options = read_options(begin(spark, pipeline, given))
+            self._source = StreamPlanner(self._options, self._options.max_per_trigger)
+            progress, watch = open_log(spark, pipeline), self._pool.check
+            runner = BatchRunner(checkpoint, self._source, self._store, progress=progress, stop=stop, watch=watch)
+            continuous = pipeline.is_continuous and not available_now
+            run = runner.run(interval_seconds(pipeline.trigger) if continuous else None)
+            there = self._table.batches()
+            return LandResult(
+                pipeline=pipeline.name,
+                table=self._table.path,
+                rows=self._rows,
+                batches=run.batches,
+                last_batch=there[-1][-1] if there else None,
+                seconds=run.seconds,
+                stopped=run.stopped,
+                committed=_commit(checkpoint, self._options),
+            )
 
-    pipeline: PipelineSpec
-    spark: SparkSession | None
-    checkpoint: WritableCheckpoint
-    table: LakeTable
-    storage_options: Mapping[str, str]
-    source: StreamPlanner
-    options: SourceOptions
-    pool: TaskPool
-    display: BatchDisplay
-    #: Rows that it has added to the table.
-    rows: int = 0
-
-    def store(self, batch: PlannedBatch, tick: Callable[[], None]) -> None:
+    def _store(self, batch: PlannedBatch, tick: Callable[[], None]) -> None:
         """Have tasks write the files of a batch, and commit them."""
-        note_new(self.spark, self.pipeline, batch.number)
-        writer, schema = self.checkpoint.query_id(), landed_schema(self.options)
-        if not self.table.accepts(writer=writer, batch=batch.number, schema=schema):
-            must_have(self.table, batch.number, batch.end)
+        note_new(self._spark, self._pipeline, batch.number)
+        writer, schema = self._checkpoint.query_id(), landed_schema(self._options)
+        if not self._table.accepts(writer=writer, batch=batch.number, schema=schema):
+            must_have(self._table, batch.number, batch.end)
             return  # committed by a run that was interrupted before it could say so
         files = self._written(batch, schema, tick)
-        offsets = planned_offsets(self.spark, self.pipeline, batch.number, batch.end)
-        if self.table.commit(files, writer=writer, batch=batch.number, schema=schema, offsets=offsets):
-            self.rows += sum(each.rows for each in files)
+        offsets = offsets_of(self._checkpoint, batch.number, batch.end, spark=self._spark, planned=True)
+        if self._table.commit(files, writer=writer, batch=batch.number, schema=schema, offsets=offsets):
+            self._rows += sum(each.rows for each in files)
         else:
-            must_have(self.table, batch.number, batch.end)
+            must_have(self._table, batch.number, batch.end)
 
     def _written(self, batch: PlannedBatch, schema: pa.Schema, tick: Callable[[], None]) -> list[DataFile]:
-        splits = self.source.splits(batch.start, batch.end)
-        self.display.batch(batch.number, sum(map(size_of, splits)))
+        splits = self._source.splits(batch.start, batch.end)
+        self._display.batch(batch.number, sum(map(size_of, splits)))
         constants = {LANDED_AT: datetime.now(UTC), BATCH: batch.number}
-        target = FileTarget(self.table.path, schema, constants, self.storage_options)
-        request = ReadRequest.of(self.options)
-        parts = divide(splits, self.pool.count, counts_messages=self.options.counts_messages)
+        target = FileTarget(self._table.path, schema, constants, self._table.data_options)
+        request = ReadRequest.of(self._options)
+        parts = divide(splits, self._pool.count, counts_messages=self._options.counts_messages)
         tasks = [(part, request, target) for part in parts]
-        found = run_shown(self.pool, self.display, write_splits, tasks, tick)
+        found = run_shown(self._pool, self._display, write_splits, tasks, tick)
         return [each for each in found if each is not None]
 
 

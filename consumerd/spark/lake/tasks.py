@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from consumerd.spark.lake.arrays import repeated, texts
-from consumerd.spark.lake.data_file import DataFile, DataFileWriter
+from consumerd.spark.lake.data_file import DataFileWriter
 from consumerd.spark.lake.days import Days, DayWriter
 from consumerd.spark.lake.table import BATCH
 from consumerd.spark.source.columns import ParseMode, arrow_schema, offered
@@ -80,13 +80,6 @@ class FileTarget:
         if files:
             found = texts([file.to_json() for file in files])
             yield pa.RecordBatch.from_arrays([found], schema=_FILE_SCHEMA)
-
-    def write_file(self, batches: Iterable[pa.RecordBatch]) -> DataFile | None:
-        """As `write`; None if there are no rows."""
-        with self.open() as file:
-            for rows in batches:
-                file.write(rows)
-            return file.close()
 
     def open(self) -> TargetWriter:
         """A writer of one file."""

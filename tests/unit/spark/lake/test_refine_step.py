@@ -56,8 +56,9 @@ def land(pipeline: PipelineSpec, *values: bytes, batch: int, start: int = 0, at:
     ]  # fmt: skip
     target = FileTarget(pipeline.bronze, SCHEMA, {LANDED_AT: batch if at is None else at, BATCH: batch})
     names = [name for name in SCHEMA.names if name not in target.constants]
-    batches = [pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in names]))]
-    file = target.write_file(batches)
+    with target.open() as writer:
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in names])))
+        file = writer.close()
     assert file is not None
     assert open_lake_table(pipeline.bronze, pipeline.format).commit([file], writer="land", batch=batch, schema=SCHEMA)
 
