@@ -4,9 +4,9 @@ In: Arrow batches, of tasks or of a handler of the daemon (`sink`). Out: Parquet
 `DataFile`, which a commit to a table names.
 
 Files in reading order: data_file, arrays, folders, days, tasks, offsets, table, delta, iceberg, iceberg_files,
-iceberg_bounds, merging, reading, refine, checkpoint, worker, workers, batches, handover, land, land_tasks,
-batch_rows, append_rules, appending, sink, batch_files, duplicates, again, refine_step, refine_tasks, parts, row_hash,
-coverage, reconcile_tasks, reconcile_runs, reconcile, compact, casts, json_text, patterns, registered, decode.
+merging, reading, refine, checkpoint, worker, workers, batches, handover, land, land_tasks, batch_rows, append_rules,
+appending, sink, batch_files, duplicates, again, refine_step, refine_tasks, parts, row_hash, coverage,
+reconcile_tasks, reconcile_runs, reconcile, compact, casts, json_text, patterns, registered, decode.
 
 Easy to miss:
 

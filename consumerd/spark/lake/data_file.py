@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from consumerd.spark.lake.arrays import is_constant, repeated
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.seen import OffsetStretch, SeenPartition
+from consumerd.spark.source.columns import arrow_schema
 
 #: Bytes of rows in memory that make a row group, about; a batch is not cut.
 GROUP_BYTES: Final = 32 << 20
@@ -291,7 +292,7 @@ def _lower(value: Any, kind: pa.DataType) -> Any:
     """A bound that is not greater than `value`, as Delta writes it; None if it cannot be written."""
     if pa.types.is_string(kind):
         return value.decode()[:_TEXT]
-    return _written(value, kind, up=False)
+    return as_written(value, kind, up=False)
 
 
 def _upper(value: Any, kind: pa.DataType) -> Any:
@@ -300,13 +301,17 @@ def _upper(value: Any, kind: pa.DataType) -> Any:
         if len(text) <= _TEXT:
             return text
         return None if text[_TEXT] == _LAST_CHARACTER else text[:_TEXT] + _LAST_CHARACTER
-    return _written(value, kind, up=True)
+    return as_written(value, kind, up=True)
 
 
 _UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
-def _written(value: Any, kind: pa.DataType, *, up: bool) -> Any:
+def as_written(value: Any, kind: pa.DataType, *, up: bool) -> Any:
+    """A number, day or time, as Parquet stores it, as Delta's log would have it; None for what it cannot have.
+
+    `up`: whether a time is rounded up.
+    """
     if pa.types.is_floating(kind):
         return value if math.isfinite(value) else None
     try:
@@ -332,15 +337,8 @@ _FIRST: Final = repeated(0, pa.int32(), 1)[0]
 
 
 #: The columns by which messages are identified, and what follows them. The first three must be there.
-_KINDS: Final[Mapping[str, Any]] = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "broker": pa.int32(),
-    "topic_id": pa.string(),
-    "index": pa.int32(),
-    "next_offset": pa.int64(),
-}
+_PLACE: Final = arrow_schema(("topic", "partition", "offset", "broker", "topic_id", "index", "next_offset"))
+_KINDS: Final[Mapping[str, Any]] = dict(zip(_PLACE.names, _PLACE.types, strict=True))
 
 
 def has_identities(schema: pa.Schema) -> bool:

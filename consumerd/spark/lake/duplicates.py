@@ -21,7 +21,7 @@ from consumerd.spark.lake.decode import REASON
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.reading import read_file
 from consumerd.spark.lake.refine import RefinedFiles, RefineTarget
-from consumerd.spark.source.columns import IDENTITY
+from consumerd.spark.source.columns import IDENTITY, arrow_schema
 
 #: In place of null: a join does not find null in null.
 _NULLS: Final = {name: "" if name in ("topic", "topic_id") else -1 for name in IDENTITY}
@@ -131,11 +131,6 @@ def _rewritten(
     return None if written is None else replace(written, partition=file.partition), dropped
 
 
-_EMPTY: Final = pa.table(
-    {
-        "topic": pa.array([], pa.string()), "broker": pa.array([], pa.int32()), "partition": pa.array([], pa.int32()),
-        "topic_id": pa.array([], pa.string()), "leader_epoch": pa.array([], pa.int32()),
-        "offset": pa.array([], pa.int64()), "index": pa.array([], pa.int32()), _KIND: pa.array([], pa.int8()),
-        _ROW: pa.array([], pa.int64()), _FILE: pa.array([], pa.int64()),
-    }
-)  # fmt: skip
+_EMPTY: Final = pa.schema(
+    [*arrow_schema(IDENTITY), (_KIND, pa.int8()), (_ROW, pa.int64()), (_FILE, pa.int64())]
+).empty_table()

@@ -47,6 +47,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_files_to_data_files
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import DayTransform
+from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType, TimestampType, TimestamptzType
 from pyiceberg.utils.config import Config
 from sqlalchemy import create_engine
 from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
@@ -54,9 +55,8 @@ from sqlalchemy.pool import NullPool
 
 from consumerd.base.errors import ConfigError, NotFoundError
 from consumerd.base.files import SystemFiles
-from consumerd.spark.lake.data_file import DataFile
+from consumerd.spark.lake.data_file import DataFile, as_written
 from consumerd.spark.lake.days import Days
-from consumerd.spark.lake.iceberg_bounds import column_bounds
 from consumerd.spark.lake.iceberg_files import SyncedFileIO
 from consumerd.spark.lake.merging import merge_small_files
 from consumerd.spark.lake.offsets import TableOffsets
@@ -280,8 +280,8 @@ class IcebergLakeTable(SnapshotTable[Table]):
             size=file.file_size_in_bytes,
             rows=file.record_count,
             modified=0,
-            minimums=column_bounds(file.lower_bounds, fields, up=False),
-            maximums=column_bounds(file.upper_bounds, fields, up=True),
+            minimums=_bounds(file.lower_bounds, fields, up=False),
+            maximums=_bounds(file.upper_bounds, fields, up=True),
             nulls={fields[number].name: count for number, count in nulls.items() if number in fields},
             partition=_partition(file, table),
         )
@@ -504,6 +504,30 @@ def _place(table: Table, url: str) -> tuple[Any, str]:
     io: Any = table.io
     scheme, netloc, path = PyArrowFileIO.parse_location(url)
     return io.fs_by_scheme(scheme, netloc), path
+
+
+#: Types whose values Iceberg and Parquet store as the same integers.
+_INTEGERS: Final[Mapping[type, pa.DataType]] = {
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+    DateType: pa.date32(),
+    TimestampType: pa.timestamp("us"),
+    TimestamptzType: pa.timestamp("us", "UTC"),
+}
+
+
+def _bounds(found: Mapping[int, bytes] | None, fields: Mapping[int, NestedField], *, up: bool) -> dict[str, Any]:
+    """The bounds of columns, as Delta's log would have them. `found`: bytes by the number of a column."""
+    bounds: dict[str, Any] = {}
+    for number, raw in (found or {}).items():
+        if (field := fields.get(number)) is None:
+            continue
+        if isinstance(field.field_type, StringType):
+            bounds[field.name] = raw.decode(errors="replace")
+        elif (kind := _INTEGERS.get(type(field.field_type))) is not None:
+            # Of an integer four bytes in files from before its column was widened.
+            bounds[field.name] = as_written(int.from_bytes(raw, "little", signed=True), kind, up=up)
+    return {name: value for name, value in bounds.items() if value is not None}
 
 
 def _partition(file: IcebergFile, table: Table) -> dict[str, str | None]:
