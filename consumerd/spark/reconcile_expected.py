@@ -153,10 +153,12 @@ def source_options(pipeline: PipelineSpec, spans: Mapping[Key, RangeToLand]) -> 
         assigned.setdefault(topic, []).append(name)
     replaced = _REPLACED | ({"mode"} if drops_malformed(pipeline) else set())
     kept = {name: value for name, value in pipeline.source.items() if name.lower() not in replaced}
+    starts = {key: LogOffset(span.start, span.topic_id) for key, span in spans.items()}
+    ends = {key: LogOffset(span.end, span.topic_id) for key, span in spans.items()}
     return kept | {
         "assign": json.dumps(assigned),
-        "startingOffsets": _option({key: LogOffset(span.start, span.topic_id) for key, span in spans.items()}),
-        "endingOffsets": _option({key: LogOffset(span.end, span.topic_id) for key, span in spans.items()}),
+        "startingOffsets": format_offsets(sorted_offsets(starts)),
+        "endingOffsets": format_offsets(sorted_offsets(ends)),
         "failOnDataLoss": "false",
     }
 
@@ -164,7 +166,3 @@ def source_options(pipeline: PipelineSpec, spans: Mapping[Key, RangeToLand]) -> 
 def drops_malformed(pipeline: PipelineSpec) -> bool:
     """Whether the pipeline leaves out bytes that are not messages."""
     return read_options(pipeline.source).mode is ParseMode.DROPMALFORMED
-
-
-def _option(offsets: Mapping[Key, LogOffset]) -> str:
-    return format_offsets(sorted_offsets(offsets))

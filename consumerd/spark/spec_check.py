@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from consumerd.base.errors import ConfigError
 from consumerd.spark.source.options import BATCH_ONLY, read_options, refuse_options
@@ -31,12 +31,17 @@ def check_pipeline(pipeline: PipelineSpec) -> None:
     read_options(pipeline.source)
     refuse_options(pipeline.source, BATCH_ONLY, "a stream")
     if pipeline.refine is not None and pipeline.refine.avro_schema is not None:
-        check_avro(pipeline.refine, pipeline.refine.avro_schema)
+        _check_avro(pipeline.refine, pipeline.refine.avro_schema)
 
 
-def check_avro(spec: RefineSpec, path: Path) -> None:
+def _check_avro(spec: RefineSpec, path: Path) -> None:
     """Raise ConfigError unless the file is the schema of a record with the declared fields."""
-    schema = avro_schema(path)
+    try:
+        schema = json.loads(avro_text(path))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the Avro schema {path} is not JSON: {error}.") from error
+    if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
+        raise ConfigError(f"the Avro schema {path} is not a record with fields.")
     names = [field.get("name") for field in schema["fields"] if isinstance(field, dict)]
     for name, field in spec.columns.items():
         source = field.source or name
@@ -52,14 +57,3 @@ def avro_text(path: Path) -> str:
         return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the Avro schema {path}: {error}.") from error
-
-
-def avro_schema(path: Path) -> dict[str, Any]:
-    """The record that a schema file declares. Raises ConfigError."""
-    try:
-        schema = json.loads(avro_text(path))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"the Avro schema {path} is not JSON: {error}.") from error
-    if not isinstance(schema, dict) or schema.get("type") != "record" or not isinstance(schema.get("fields"), list):
-        raise ConfigError(f"the Avro schema {path} is not a record with fields.")
-    return schema

@@ -28,7 +28,7 @@ from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.offsets import TableOffsets
 from consumerd.spark.lake.table import BATCH, LakeTable
-from consumerd.spark.lake.tasks import LANDED_AT, FileTarget
+from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, TargetWriter
 from consumerd.spark.source.offsets import Key, LogOffset
 from consumerd.spark.tables.errors import TableError
 
@@ -197,7 +197,8 @@ class TableAppender:
     def _written(self, plan: _Plan, number: int, stop: threading.Event) -> DataFile | None:
         constants = {LANDED_AT: self._now(), BATCH: number}
         own = pa.schema([each for each in self._schema if each.name not in constants])
-        with FileTarget(self._table.path, self._schema, constants, self._table.data_options).open() as writer:
+        target = FileTarget(self._table.path, self._schema, constants, self._table.data_options)
+        with TargetWriter(target) as writer:
             for part, first in plan.first:
                 for rows in rows_of(part.batch, first, own):
                     if stop.is_set():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from consumerd.spark.lake.data_file import DataFile
 from consumerd.spark.lake.parts import size_of
-from consumerd.spark.lake.tasks import FileTarget
+from consumerd.spark.lake.tasks import FileTarget, TargetWriter
 from consumerd.spark.source.reading import read_rows
 from consumerd.spark.tables.errors import unwritable
 
@@ -27,7 +27,7 @@ def write_splits(
     Yields sizes in offsets and numbers of rows that were done since. Raises what reading does, and TableError.
     """
     try:
-        with target.open() as file:
+        with TargetWriter(target) as file:
             for split in splits:
                 for rows in read_rows(split, request):
                     file.write(rows)

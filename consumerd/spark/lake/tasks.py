@@ -81,13 +81,9 @@ class FileTarget:
             found = texts([file.to_json() for file in files])
             yield pa.RecordBatch.from_arrays([found], schema=_FILE_SCHEMA)
 
-    def open(self) -> TargetWriter:
-        """A writer of one file."""
-        return TargetWriter(self)
-
 
 class TargetWriter(DataFileWriter):
-    """Takes rows whose columns are completed to those of the file."""
+    """Writes one file: takes rows whose columns are completed to those of the file."""
 
     def __init__(self, target: FileTarget) -> None:
         super().__init__(target.folder, target.schema, storage_options=target.storage_options)

@@ -96,7 +96,7 @@ class Origin(Protocol):
 
 
 class EveryOffset:
-    """The part of a `PartitionLog` whose offsets count messages: each is a boundary, and missing ones are not gaps."""
+    """The part of a `PartitionLog` whose offsets count messages: each is a boundary, and missing ones count as read."""
 
     end: int
 

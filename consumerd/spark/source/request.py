@@ -45,19 +45,15 @@ class ReadRequest:
     @classmethod
     def of(cls, options: SourceOptions, columns: tuple[str, ...] | None = None) -> ReadRequest:
         """The settings among the options of a reader. `columns`: all by default."""
+        every = offered(include_headers=options.include_headers, mode=options.mode)
         return cls(
-            columns=column_names(options) if columns is None else columns,
+            columns=tuple(column.name for column in every) if columns is None else columns,
             mode=options.mode,
             fail_on_data_loss=options.fail_on_data_loss,
             limits=options.limits,
             fetch_size=options.fetch_size,
             timeout=options.timeout,
         )
-
-
-def column_names(options: SourceOptions) -> tuple[str, ...]:
-    """The columns that a source with these options has."""
-    return tuple(column.name for column in offered(include_headers=options.include_headers, mode=options.mode))
 
 
 #: A batch ends at the first of these. Both are soft: a run is not cut at the byte.

@@ -25,7 +25,7 @@ from consumerd.spark.lake.folders import LocalFolder
 from consumerd.spark.lake.refine_step import preview, refine, refine_again
 from consumerd.spark.lake.refine_tasks import refine_files
 from consumerd.spark.lake.table import BATCH
-from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, landed_schema
+from consumerd.spark.lake.tasks import LANDED_AT, FileTarget, TargetWriter, landed_schema
 from consumerd.spark.seen import SeenLog
 from consumerd.spark.source.options import read_options
 from consumerd.spark.spec import PipelineSpec
@@ -56,7 +56,7 @@ def land(pipeline: PipelineSpec, *values: bytes, batch: int, start: int = 0, at:
     ]  # fmt: skip
     target = FileTarget(pipeline.bronze, SCHEMA, {LANDED_AT: batch if at is None else at, BATCH: batch})
     names = [name for name in SCHEMA.names if name not in target.constants]
-    with target.open() as writer:
+    with TargetWriter(target) as writer:
         writer.write(pa.RecordBatch.from_pylist(rows, schema=pa.schema([SCHEMA.field(name) for name in names])))
         file = writer.close()
     assert file is not None
