@@ -11,13 +11,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from consumerd.spark.lake.worker import WorkFunction, followed
 
+_T = TypeVar("_T")
 #: Seconds between two calls of `tick`.
 _TURN: Final = 0.2
 
@@ -44,8 +45,25 @@ class SparkTasks:
         """
         if not tasks:
             return []
-        tag, job = f"consumerd-{uuid.uuid4()}", Future[list[Any]]()
-        thread = InheritableThread(target=partial(self._submit, job, tag, function, tasks))
+        rows = self._context.parallelize(tasks, len(tasks)).map(partial(followed, function))
+        found = self.call(rows.collect, tick)
+        for yielded, _ in found:
+            for each in yielded:
+                on_progress(each)
+        return [result for _, result in found]
+
+    def call(self, work: Callable[[], _T], tick: Callable[[], None]) -> _T:
+        """What `work` returns, which runs jobs in a thread. `tick`: as of `run`. Raises what it raises."""
+        tag, job = f"consumerd-{uuid.uuid4()}", Future[_T]()
+
+        def submit() -> None:
+            try:
+                self._context.addJobTag(tag)
+                job.set_result(work())
+            except BaseException as error:
+                job.set_exception(error)
+
+        thread = InheritableThread(target=submit)
         thread.start()
         try:
             while not wait([job], _TURN).done:
@@ -56,21 +74,8 @@ class SparkTasks:
             raise
         finally:
             thread.join()
-        for yielded, _ in job.result():
-            for each in yielded:
-                on_progress(each)
-        return [result for _, result in job.result()]
+        return job.result()
 
     def check(self) -> None:
         """Raise what Spark raises where the session has ended."""
         self._context.defaultParallelism  # noqa: B018 - a question to the JVM
-
-    def _submit(
-        self, job: Future[list[Any]], tag: str, function: WorkFunction, tasks: Sequence[tuple[Any, ...]]
-    ) -> None:
-        try:
-            self._context.addJobTag(tag)
-            rows = self._context.parallelize(tasks, len(tasks))
-            job.set_result(rows.map(partial(followed, function)).collect())
-        except BaseException as error:
-            job.set_exception(error)

@@ -123,22 +123,23 @@ class _Refining(RefineStep):
             both = self._divided(self._parsed(landed), landed)
             silver, quarantine = (stored_columns(each.schema) for each in both)
             target = RefineTarget(messages, columns, silver, quarantine, folders, zone, pipeline.rebuild, days)
-        super().__init__(pipeline, replace(target, storage_options=self._bronze.store), SparkTasks(spark), spark=spark)
+        self._jobs = SparkTasks(spark)
+        super().__init__(pipeline, replace(target, storage_options=self._bronze.store), self._jobs, spark=spark)
 
     def _refined(self, batch: PlannedBatch, tick: Callable[[], None]) -> list[RefinedFiles]:
         if self._in_tasks and not self._keeps_rows(batch):
             return super()._refined(batch, tick)
-        return self._by_spark(batch)
+        return self._jobs.call(partial(self._by_spark, batch), tick)
 
     def _without_duplicates(
-        self, found: list[RefinedFiles], seen: SeenOffsets, batch: PlannedBatch
+        self, found: list[RefinedFiles], seen: SeenOffsets, batch: PlannedBatch, tick: Callable[[], None]
     ) -> list[RefinedFiles]:
         for path, name in zip(self._target.folders, ("silver", "quarantine"), strict=True):
             folder = open_folder(path, self._target.storage_options)
             for each in found:
                 if (file := getattr(each, name)) is not None:
                     folder.remove(file.path)
-        return self._by_spark(batch)
+        return self._jobs.call(partial(self._by_spark, batch), tick)
 
     def _by_spark(self, batch: PlannedBatch) -> list[RefinedFiles]:
         """The files of a batch that Spark parses, compares and writes."""

@@ -220,7 +220,7 @@ class RefineStep:
             return found
         seen = self._seen_before(batch.number)
         self._seen.store(batch.number, seen.with_stretches(stretch for each in found for stretch in each.stretches))
-        return self._without_duplicates(found, seen, batch) if may_repeat(found, seen) else found
+        return self._without_duplicates(found, seen, batch, tick) if may_repeat(found, seen) else found
 
     def _written(self, batch: PlannedBatch, tick: Callable[[], None]) -> list[RefinedFiles]:
         tasks = _tasks(self._files, batch.start, batch.end)
@@ -249,7 +249,7 @@ class RefineStep:
         return run_shown(self._pool, self._shown, keep_rows, tasks, tick)
 
     def _without_duplicates(
-        self, found: list[RefinedFiles], seen: SeenOffsets, batch: PlannedBatch
+        self, found: list[RefinedFiles], seen: SeenOffsets, batch: PlannedBatch, tick: Callable[[], None]
     ) -> list[RefinedFiles]:
         """Files in place of these, which may have an identity twice, or one that was seen."""
         found, dropped = without_duplicates(found, self._target, self._earlier(found, seen, batch.number))
