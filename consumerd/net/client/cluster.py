@@ -32,7 +32,7 @@ from consumerd.net.client.errors import (
 )
 from consumerd.net.client.metadata import MISSING_TOPIC, NO_CREATION_SINCE, ClusterMetadata, Node, metadata_body
 from consumerd.net.client.opening import ChannelOpener
-from consumerd.net.client.retrying import log_retry, passes, retry
+from consumerd.net.client.retrying import log_retry, passes
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.wire.v08.apis import FIND_COORDINATOR, METADATA
@@ -448,12 +448,24 @@ class ClusterClient:
     ) -> _T:
         """Repeat `attempt` while it fails with transient errors. Raises its last error when the time is up.
 
-        `timeout`: seconds from the first attempt on; by default those of the settings.
+        `timeout`: seconds from the first attempt on; by default those of the settings. Pauses double and are jittered.
+        `passes`: whether an error is worth another attempt; the first that is, is reported.
         """
-        return await retry(
-            attempt, what, self.settings, timeout=timeout, clock=self._clock, rng=self._rng, passes=passes,
-            on_retry=self._on_retry,
-        )  # fmt: skip
+        give_up = self._clock.monotonic() + (self.settings.retry_timeout if timeout is None else timeout)
+        pause = self.settings.retry_backoff_min
+        reported = False
+        while True:
+            try:
+                return await attempt()
+            except BrokerError as error:
+                wait = pause * (0.5 + self._rng.random())
+                if not passes(error) or self._clock.monotonic() + wait > give_up:
+                    raise
+                if not reported:
+                    self._on_retry(what, error)
+                    reported = True
+            await self._clock.sleep(wait)
+            pause = min(2 * pause, self.settings.retry_backoff_max)
 
 
 async def topic_partitions(client: ClusterClient, topics: Sequence[str]) -> dict[str, list[int]]:

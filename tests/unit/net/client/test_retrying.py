@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError
 from consumerd.member.offsets.errors import OffsetsHeldError, OffsetsUnavailableError
+from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, NoBrokerReachedError, RequestTooLargeError, error_of
-from consumerd.net.client.retrying import retry
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.testing import FakeClock
@@ -47,9 +48,12 @@ class Attempt:
         return self.made
 
 
+def client_of(clock: FakeClock, settings: ClientSettings, **options: Any) -> ClusterClient:
+    return ClusterClient([], cast("Any", None), settings, clock=clock, rng=random.Random(1), **options)
+
+
 async def result(attempt: Attempt) -> int:
-    clock = FakeClock(auto=True)
-    return await retry(attempt, "ask", ClientSettings(), timeout=30.0, clock=clock, rng=random.Random(1))
+    return await client_of(FakeClock(auto=True), ClientSettings()).retrying("ask", attempt, timeout=30.0)
 
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__)
@@ -73,10 +77,8 @@ async def test_pauses_twice_as_long_each_time_up_to_a_limit() -> None:
     clock, attempt = FakeClock(auto=True), Attempt(ConnectError("refused"), 6)
     settings = ClientSettings(retry_backoff_min=1.0, retry_backoff_max=4.0, retry_timeout=100.0)
     noted: list[str] = []
-    await retry(
-        attempt, "ask", settings, timeout=None, clock=clock, rng=random.Random(1),
-        on_retry=lambda what, error: noted.append(f"{what}: {error}"),
-    )  # fmt: skip
+    client = client_of(clock, settings, on_retry=lambda what, error: noted.append(f"{what}: {error}"))
+    await client.retrying("ask", attempt)
     assert all(0.5 * base <= wait <= 1.5 * base for wait, base in zip(clock.sleeps, [1, 2, 4, 4, 4, 4], strict=True))
     assert len(set(clock.sleeps)) == 6
     assert noted == ["ask: refused"]
@@ -89,7 +91,7 @@ async def test_timeout_of_a_call_replaces_that_of_the_settings(
     clock, attempt = FakeClock(auto=True), Attempt(ConnectError("refused"), 1_000)
     settings = ClientSettings(retry_timeout=5.0, retry_backoff_max=1.0)
     with capture_logs() as logs, pytest.raises(ConnectError):
-        await retry(attempt, "ask", settings, timeout=timeout, clock=clock, rng=random.Random(1))
+        await client_of(clock, settings).retrying("ask", attempt, timeout=timeout)
     assert least <= sum(clock.sleeps) <= most
     reported = [(line["event"], line["what"], line["reason"]) for line in logs]
     assert reported == ([("retrying", "ask", "refused")] if most else [])
