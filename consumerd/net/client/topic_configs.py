@@ -37,24 +37,30 @@ async def topic_settings(
     Topics that do not exist are left out. Raises UnsupportedApiError for brokers before 0.11, BrokerRefusedError
     without the permission DescribeConfigs, BrokerError.
     """
-    body: DescribeConfigsRequest = {
-        "resources": [
-            {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": list(keys)}
-            for topic in topics[:_MOST]
-        ]
-    }
-    channel = await client.any_channel()
-    answer = await channel.call(DESCRIBE_CONFIGS, body)
     found = {}
-    for result in answer["results"]:
-        topic = result["resource_name"]
-        what = f"the settings of {topic} cannot be read"
-        if error := topic_error(result["error_code"], what, topic, "DescribeConfigs"):
+    for topic, code, settings in await _described(await client.any_channel(), TOPIC, topics[:_MOST], keys):
+        if error := topic_error(code, f"the settings of {topic} cannot be read", topic, "DescribeConfigs"):
             if error.retriable:  # as for a topic that does not exist
                 continue
             raise error
-        found[topic] = {config["name"]: config["value"] for config in result["configs"]}
+        found[topic] = settings
     return found
+
+
+async def _described(
+    channel: Channel, kind: int, names: Sequence[str], keys: Sequence[str]
+) -> list[tuple[str, int, dict[str, str | None]]]:
+    """Each name that the broker tells of, with its error code and the values of `keys`."""
+    body: DescribeConfigsRequest = {
+        "resources": [
+            {"resource_type": kind, "resource_name": name, "configuration_keys": list(keys)} for name in names
+        ]
+    }
+    answer = await channel.call(DESCRIBE_CONFIGS, body)
+    return [
+        (result["resource_name"], result["error_code"], {each["name"]: each["value"] for each in result["configs"]})
+        for result in answer["results"]
+    ]
 
 
 def _is_number(value: str) -> bool:
@@ -67,15 +73,10 @@ async def group_session_timeout(channel: Channel, group: str) -> float | None:
     One attempt. Raises UnsupportedApiError, BrokerRefusedError without the permission DescribeConfigs on the group,
     BrokerError.
     """
-    body: DescribeConfigsRequest = {
-        "resources": [{"resource_type": GROUP, "resource_name": group, "configuration_keys": [_SESSION_TIMEOUT]}]
-    }
-    answer = await channel.call(DESCRIBE_CONFIGS, body)
-    for result in answer["results"]:
-        if error := error_of(result["error_code"], f"the settings of group {group!r} cannot be read"):
+    for _, code, settings in await _described(channel, GROUP, [group], [_SESSION_TIMEOUT]):
+        if error := error_of(code, f"the settings of group {group!r} cannot be read"):
             raise error
-        for config in result["configs"]:
-            value = config["value"]
-            if config["name"] == _SESSION_TIMEOUT and value is not None and _is_number(value):
-                return int(value) / 1000
+        value = settings.get(_SESSION_TIMEOUT)
+        if value is not None and _is_number(value):
+            return int(value) / 1000
     return None
