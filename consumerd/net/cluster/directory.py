@@ -20,7 +20,8 @@ import structlog
 
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
-from consumerd.net.cluster.reading import data, read_all, read_broker_ids, watched_children
+from consumerd.net.cluster.reading import read_all, read_broker_ids
+from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, broker_path
 from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node
@@ -76,7 +77,7 @@ class RegisteredBrokers(Generic[_B]):
         self._found = False
         self._stale = asyncio.Event()
         self._listeners: dict[object, Callable[[Mapping[int, _B]], None]] = {}
-        self._watched: dict[str, Callable[[], None]] = {}
+        self._nodes = WatchedNodes(zk, clock, lambda _: self._stale.set())
         self._unreadable: dict[int, bytes] = {}
 
     # -- asking
@@ -120,7 +121,7 @@ class RegisteredBrokers(Generic[_B]):
                     self._update(brokers)
                     await self._changed_or_due()
         finally:
-            self._watch_only(set())
+            self._nodes.close()
 
     async def _changed_or_due(self) -> None:
         try:
@@ -131,16 +132,16 @@ class RegisteredBrokers(Generic[_B]):
         await self._clock.sleep(self._settle)
 
     async def _read(self) -> dict[int, _B]:
-        self._watch(broker_ids_path())
-        ids = await read_broker_ids(self._zk, broker_ids_path(), watched_children)
-        for broker_id in ids:
-            self._watch(broker_path(broker_id))
-        self._watch_only({broker_ids_path(), *map(broker_path, ids)})
-        texts = await read_all(ids, lambda broker_id: data(self._zk, broker_path(broker_id), watch=True))
+        for path in self._nodes.paths():
+            self._nodes.refresh(path)  # whether its watch fired or got lost
+        ids = await read_broker_ids(self._zk, broker_ids_path(), lambda _, path: self._nodes.children(path))
+        for path in self._nodes.paths() - {broker_ids_path(), *map(broker_path, ids)}:
+            self._nodes.forget(path)
+        nodes = await read_all(ids, lambda broker_id: self._nodes.node_if_there(broker_path(broker_id)))
         return {
             broker_id: broker
-            for broker_id, text in texts.items()
-            if text is not None and (broker := self._parse(broker_id, text)) is not None
+            for broker_id, node in nodes.items()
+            if node is not None and (broker := self._parse(broker_id, node.data)) is not None
         }
 
     def _parse(self, broker_id: int, text: bytes) -> _B | None:
@@ -165,14 +166,6 @@ class RegisteredBrokers(Generic[_B]):
                 log.info("broker_changed", broker=broker_id, before=_shown(old), now=_shown(new))
         for listener in list(self._listeners.values()):
             listener(self.brokers)
-
-    def _watch(self, path: str) -> None:
-        if path not in self._watched:
-            self._watched[path] = self._zk.watch(path, self._stale.set)
-
-    def _watch_only(self, paths: set[str]) -> None:
-        for path in self._watched.keys() - paths:
-            self._watched.pop(path)()
 
 
 class BrokerDirectory(RegisteredBrokers[RegisteredBroker]):
