@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from enum import Enum
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import structlog
 
@@ -45,10 +44,8 @@ class RebalanceListener:
         """Called with lost partitions, also at the end of a session: others may own them, and nothing is committed."""
 
 
-class _Kind(Enum):
-    ASSIGNED = "on_assigned"
-    REVOKED = "on_revoked"
-    LOST = "on_lost"
+#: The method of the listener.
+_Kind: TypeAlias = Literal["on_assigned", "on_revoked", "on_lost"]
 
 
 class _Call(NamedTuple):
@@ -84,17 +81,17 @@ class Announcer:
     async def assigned(self, partition: TopicPartition) -> None:
         """Return when `on_assigned` has been called with `partition`."""
         if self._listener is not None:
-            await self._report(_Kind.ASSIGNED, partition)
+            await self._report("on_assigned", partition)
 
     async def revoked(self, partition: TopicPartition) -> None:
         """Return when `on_revoked` has been called with `partition`; at once, if its assignment was never reported."""
         if partition in self._reported:
-            await self._report(_Kind.REVOKED, partition)
+            await self._report("on_revoked", partition)
 
     async def lost(self, partition: TopicPartition) -> None:
         """Return when `on_lost` has been called with `partition`; at once, unless it was reported as assigned last."""
         if partition in self._reported:
-            await self._report(_Kind.LOST, partition)
+            await self._report("on_lost", partition)
 
     async def _report(self, kind: _Kind, partition: TopicPartition) -> None:
         call = _Call(kind, partition, asyncio.get_running_loop().create_future())
@@ -111,7 +108,7 @@ class Announcer:
             while self._waiting:
                 kind = self._waiting[0].kind
                 calls = []
-                while self._waiting and self._waiting[0].kind is kind:
+                while self._waiting and self._waiting[0].kind == kind:
                     calls.append(self._waiting.pop(0))
                 await self._make(kind, [call for call in calls if not call.over.done()])
 
@@ -119,7 +116,7 @@ class Announcer:
         partitions = frozenset(call.partition for call in calls)
         if not partitions:
             return
-        if kind is _Kind.ASSIGNED:
+        if kind == "on_assigned":
             self._reported |= partitions
         else:
             self._reported -= partitions
@@ -135,7 +132,7 @@ class Announcer:
         limit = asyncio.timeout(self._timeout)
         try:
             async with limit:
-                result = getattr(self._listener, kind.value)(partitions)
+                result = getattr(self._listener, kind)(partitions)
                 if inspect.isawaitable(result):
                     await result
         except asyncio.CancelledError as error:
@@ -145,12 +142,12 @@ class Announcer:
             self._fail(kind, names, error)  # this task was not cancelled, but one that the listener awaited
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                log.warning("listener_timed_out", listener=kind.value, seconds=self._timeout, partitions=names)
+                log.warning("listener_timed_out", listener=kind, seconds=self._timeout, partitions=names)
             else:
                 self._fail(kind, names, error)
 
     def _fail(self, kind: _Kind, names: list[str], error: BaseException) -> None:
-        log.error("listener_failed", listener=kind.value, partitions=names, exc_info=error)
-        failure = ListenerFailedError(kind.value, error)
+        log.error("listener_failed", listener=kind, partitions=names, exc_info=error)
+        failure = ListenerFailedError(kind, error)
         failure.__cause__ = error
         self._failed(failure)
