@@ -52,6 +52,8 @@ class GroupConsumer(RunningMember[events.Event]):
     `backend` is the dialect of the group (`consumerd.member.consumer.backends`).
     """
 
+    _member: ZooKeeperMember
+
     def __init__(
         self,
         settings: ConsumerSettings,
@@ -107,11 +109,6 @@ class GroupConsumer(RunningMember[events.Event]):
         since = self.clock.monotonic() - _REMEMBERED
         return sorted(partition for partition, gone in self._unregistered.items() if gone >= since)
 
-    @property
-    def settled(self) -> bool:
-        """As `RunningMember.settled`."""
-        return self._member.settled
-
     def _subscription_changed(self, subscription: Subscription) -> events.Event:
         return events.SubscriptionChanged(subscription)
 
@@ -153,9 +150,6 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._hurry_registration()
             case _:
                 pass
-
-    def _decide(self, event: events.Event) -> list[events.Action]:
-        return self._member.handle(event, self.clock.monotonic())
 
     def _after(self, event: events.Event) -> None:
         self._note_assignment(event)
@@ -257,14 +251,10 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._end(partial(self._partitions.drain, partitions, deadline), part=partial(events.Drained, ticket))
             case events.Abandon(ticket, partitions):
                 self._end(partial(self._partitions.abandon, partitions), part=partial(events.Abandoned, ticket))
-            case events.SetTimer(at):
-                self._set_timer(at, events.TimerFired())
-            case events.Warn(reason):
-                log.warning("group_warning", group=self.settings.group, reason=reason)
             case events.RefuseGroup(reason):
                 self.request_stop(GroupRefusedError(self.settings.group, reason))
-            case events.Finished():
-                return False
+            case _:
+                return super()._perform(action)
         return True
 
     def _answer(
@@ -298,6 +288,3 @@ class GroupConsumer(RunningMember[events.Event]):
                 self._queue.put_nowait(events.SessionResumed())
             case SessionEvent.EXPIRED:
                 self._queue.put_nowait(events.SessionExpired())
-
-    async def _watch_lease(self) -> None:
-        await self.fence.watch(lambda session_id: self._queue.put_nowait(events.LeaseExpired(session_id)))

@@ -55,6 +55,8 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     and handlers; the coordinator gives the member's real id.
     """
 
+    _member: BrokerMember
+
     def __init__(
         self,
         settings: ConsumerSettings,
@@ -66,7 +68,6 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     ) -> None:
         super().__init__(settings, stop_event=events.StopRequested(), **parts)
         self._coordination = coordination
-        self._member: BrokerMember
         self._requests: GroupRequests
         if coordination.protocol == "consumer":
             member_id = str(UUID(int=rng.getrandbits(128), version=4))
@@ -104,11 +105,6 @@ class CoordinatedConsumer(RunningMember[events.Event]):
         member = self._member
         return GroupMetadata(member.generation, member.member_id, member.instance_id)
 
-    @property
-    def settled(self) -> bool:
-        """As `RunningMember.settled`."""
-        return self._member.settled
-
     def _subscription_changed(self, subscription: Subscription) -> events.Event:
         self._awaited = MissingTopics(self.settings.group, subscription)
         return events.SubscriptionChanged(subscription)
@@ -121,17 +117,11 @@ class CoordinatedConsumer(RunningMember[events.Event]):
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:
         return [self._pool.run, self._watch_lease, *super()._background()]
 
-    async def _watch_lease(self) -> None:
-        await self.fence.watch(lambda session_id: self._queue.put_nowait(events.LeaseExpired(session_id)))
-
     def _stragglers(self) -> list[asyncio.Task[None]]:
         return list(self._asking.values())
 
     def _finish(self) -> None:
         self._requests.forget()
-
-    def _decide(self, event: events.Event) -> list[events.Action]:
-        return self._member.handle(event, self.clock.monotonic())
 
     def _after(self, event: events.Event) -> None:
         if isinstance(event, events.TopicsRead):
@@ -150,8 +140,6 @@ class CoordinatedConsumer(RunningMember[events.Event]):
             self._answer(request, action)
             return True
         match action:
-            case events.Finished():
-                return False
             case events.Forget(ticket):
                 if ticket in self._asking:
                     self._asking[ticket].cancel()
@@ -167,14 +155,10 @@ class CoordinatedConsumer(RunningMember[events.Event]):
                 held = self._partitions.partitions
                 log.warning("partitions_abandoned", group=self.settings.group, partitions=len(held))
                 self._end(partial(self._partitions.abandon, held), whole=events.Abandoned(ticket))
-            case events.SetTimer(at):
-                self._set_timer(at, events.TimerFired())
-            case events.Warn(reason):
-                log.warning("group_warning", group=self.settings.group, reason=reason)
             case events.Refuse(code):
                 self.request_stop(self._refusal(code))
             case _:
-                raise AssertionError(f"no way to perform {action}")
+                return super()._perform(action)
         return True
 
     def _answer(self, request: Callable[[Any], Coroutine[None, None, events.Event]], action: Any) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NotRequired, TypedDict, TypeVar, cast
 
 import structlog
 
@@ -22,6 +22,7 @@ from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.settings.group import CommitSection
 from consumerd.base.settings.processing import HandlerSection
+from consumerd.group.shared_events import Finished, LeaseExpired, SetTimer, TimerFired, Warn
 from consumerd.handlers import Handler, HandlerContext
 from consumerd.handlers.rate import RateLimiter
 from consumerd.member.consumer.controls import PartitionControls
@@ -64,6 +65,8 @@ class MemberParts(TypedDict):
 class RunningMember(Generic[_Event]):
     """A running member. For its arguments see `MemberParts`; `stop_event` makes its machine leave."""
 
+    #: The machine that decides, if there is one: a subclass names its type.
+    _member: Any
     #: Made by the subclass with `_make_partitions`.
     _partitions: OwnedPartitions
     #: Unless the handler has a sink for each partition: such a handler is never exchanged.
@@ -168,7 +171,7 @@ class RunningMember(Generic[_Event]):
     @property
     def settled(self) -> bool:
         """Whether the member is in its group and consumes exactly its assignment, which may be empty."""
-        raise NotImplementedError
+        return bool(self._member.settled)
 
     @property
     def in_session(self) -> bool:
@@ -246,11 +249,21 @@ class RunningMember(Generic[_Event]):
 
     def _decide(self, event: _Event) -> Iterable[Any]:
         """Return the machine's actions for an event."""
-        raise NotImplementedError
+        actions: Iterable[Any] = self._member.handle(event, self.clock.monotonic())
+        return actions
 
     def _perform(self, action: Any) -> bool:
         """Begin an action; False for the last one, when the member has left."""
-        raise NotImplementedError
+        match action:
+            case SetTimer(at):
+                self._set_timer(at, TimerFired())
+            case Warn(reason):
+                log.warning("group_warning", group=self.settings.group, reason=reason)
+            case Finished():
+                return False
+            case _:
+                raise AssertionError(f"no way to perform {action}")
+        return True
 
     def _after(self, event: _Event) -> None:
         """Handle the consequences of an event, after the machine's actions."""
@@ -431,10 +444,17 @@ class RunningMember(Generic[_Event]):
         if self.settings.stop_at_end and self.settled and self._partitions.all_at_end:
             self.request_stop()
 
-    def _set_timer(self, at: float, event: _Event) -> None:
+    def _tell(self, event: object) -> None:
+        """Queue an event of any machine."""
+        self._queue.put_nowait(cast("_Event", event))
+
+    async def _watch_lease(self) -> None:
+        await self.fence.watch(lambda session_id: self._tell(LeaseExpired(session_id)))
+
+    def _set_timer(self, at: float, event: object) -> None:
         async def fire() -> None:
             await self.clock.sleep(at - self.clock.monotonic())
-            self._queue.put_nowait(event)
+            self._tell(event)
 
         if self._timer is not None:
             self._timer.cancel()
