@@ -30,12 +30,11 @@ from consumerd.handlers.messages import Message
 from consumerd.handlers.secret_options import Secret
 from consumerd.handlers.threads import in_thread
 from consumerd.net.schemas.avro import parsed_schemas, read_value
-from consumerd.net.schemas.cache import SchemaCache, keep
 from consumerd.net.schemas.errors import DecodeError
 from consumerd.net.schemas.frames import read_frame
 from consumerd.net.schemas.json_schema import json_check
 from consumerd.net.schemas.protobuf import message_reader, misfit
-from consumerd.net.schemas.registry import RegisteredSchema, SchemaRegistry
+from consumerd.net.schemas.registry import RegisteredSchema, SchemaCache, SchemaRegistry, keep
 from consumerd.net.tls import make_tls_context
 
 log = structlog.get_logger(__name__)

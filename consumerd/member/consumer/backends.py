@@ -19,8 +19,7 @@ from consumerd.member.fetch.v07.brokers import V07Brokers
 from consumerd.member.offsets.choice import OffsetSettings, make_store
 from consumerd.member.offsets.guards import Ownership
 from consumerd.member.offsets.store import OffsetStore
-from consumerd.net.cluster.directory import BrokerDirectory
-from consumerd.net.cluster.names import TreeName
+from consumerd.net.cluster.directory import BrokerDirectory, TreeName
 from consumerd.net.connect import Connector
 
 if TYPE_CHECKING:

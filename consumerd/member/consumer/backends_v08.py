@@ -81,7 +81,7 @@ class V08Backend:
 
     def cluster(self, zk: ZooKeeper) -> Callable[[], Awaitable[str | None]]:
         """Return what tells the cluster's id; before 0.10.1 the name of the tree in ZooKeeper."""
-        from consumerd.net.cluster.names import TreeName  # noqa: PLC0415 - as above
+        from consumerd.net.cluster.directory import TreeName  # noqa: PLC0415 - as above
 
         tree = TreeName(zk)
 

@@ -2,7 +2,7 @@
 
 In: a session. Out: brokers, addresses, topics and groups, kept up to date by watches.
 
-Files in reading order: view, view_v08, watched, directory, names, reading, topic_nodes, dialects, entry,
+Files in reading order: view, view_v08, watched, directory, reading, topic_nodes, dialects, entry,
 groups.
 
 Easy to miss:

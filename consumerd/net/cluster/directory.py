@@ -190,6 +190,29 @@ class V08BrokerDirectory(RegisteredBrokers[BrokerNode]):
         return [address for address in found if address is not None]
 
 
+class TreeName:
+    """The name of the cluster whose brokers register in `zk`: the same for all members, and after each restart.
+
+    Since 0.10.1 a cluster has an id, which METADATA tells. Before, what all members share is ZooKeeper's tree: the
+    node of the registrations has a transaction and a time of creation, whichever servers a connect string lists. A
+    tree that is built again has others. No peer writes data into that node, so the time of its last write is that of
+    its creation.
+    """
+
+    def __init__(self, zk: ZooKeeper) -> None:
+        self._zk = zk
+        #: By the session in which it was read: a tree that is built again does not know the session.
+        self._names: dict[int, str] = {}
+
+    async def read(self) -> str | None:
+        """Return the name, None where no broker has registered yet. Raises ZooKeeperError."""
+        session_id = self._zk.session_id
+        if session_id not in self._names:
+            stat = await self._zk.exists(broker_ids_path())
+            self._names = {} if stat is None else {session_id: f"zk-{stat.created_zxid:x}-{stat.modified_ms:x}"}
+        return self._names.get(session_id)
+
+
 def _shown(broker: Located | None) -> str:
     if broker is None:
         return "gone"

@@ -4,7 +4,7 @@ Strategy: the daemon's decoders and the tasks of `refine` have the same readers,
 or loops: calls block, and each value that cannot be read is a DecodeError. The packages of the formats (the extra
 `schema-registry`) are imported with the first schema that needs one.
 
-Files in reading order: errors, registry, cache, frames, avro, protobuf, json_schema.
+Files in reading order: errors, registry, frames, avro, protobuf, json_schema.
 
 Easy to miss:
 

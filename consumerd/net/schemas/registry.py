@@ -1,10 +1,10 @@
 """A schema registry: the schemas that messages name by an id, with those that they refer to.
 
 Strategy: the REST API that Confluent documents and others offer, too (Apicurio, Karapace, Redpanda), of which two
-requests are enough: a schema by its id or GUID, and one by its subject and version, as references name theirs. A schema
-with an id never changes, so it is read once. Protobuf is asked for in its binary form (`format=serialized`) where the
-registry has returned a `.proto` file: nothing here has to understand those. Apicurio returns what was registered, also
-the binary form, and fails when it is asked for that form of it.
+requests are enough: a schema by its id or GUID, and one by its subject and version, as references name theirs.
+Protobuf is asked for in its binary form (`format=serialized`) where the registry has returned a `.proto` file: nothing
+here has to understand those. Apicurio returns what was registered, also the binary form, and fails when it is asked for
+that form of it.
 
 A client blocks; the daemon calls it in a thread.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import base64
 import json
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ssl import SSLContext
@@ -33,6 +35,9 @@ _MOST_REFERENCES: Final = 500
 _FORMATS: Final = {"PROTOBUF": "serialized"}
 #: The API leaves the type out for Avro, the first one that it had.
 _DEFAULT_TYPE: Final = "AVRO"
+#: Schemas that are kept, and ids that the registry does not have; and for how long those are not asked for again.
+KEPT: Final = 10_000
+_UNKNOWN_SECONDS: Final = 60.0
 
 
 class RegistryUnavailableError(ConnectError):
@@ -157,6 +162,46 @@ class SchemaRegistry:
         return RegistryUnavailableError(
             f"the schema registry {self.url} answers with something that is not {what}; is it the URL of its API?"
         )
+
+
+class SchemaCache:
+    """The schemas of one registry, by id or GUID.
+
+    A schema with an id never changes, so it is kept; an id that is unknown may be registered later, so it is asked for
+    again after a minute.
+    """
+
+    def __init__(self, registry: SchemaRegistry) -> None:
+        self.registry = registry
+        self._schemas: OrderedDict[int | str, RegisteredSchema] = OrderedDict()
+        self._unknown: OrderedDict[int | str, tuple[float, str]] = OrderedDict()
+
+    def get(self, key: int | str) -> RegisteredSchema | None:
+        """The schema with an id, None if it has to be read first. Raises DecodeError if the registry lacks it."""
+        schema = self._schemas.get(key)
+        if schema is None:
+            until, reason = self._unknown.get(key, (0.0, ""))
+            if until > time.monotonic():
+                raise DecodeError(reason)
+        return schema
+
+    def load(self, key: int | str) -> None:
+        """Read a schema; `get` has the result. Blocks. Raises ConnectError while the registry is not there."""
+        try:
+            keep(self._schemas, key, self.registry.schema(key))
+        except DecodeError as error:
+            keep(self._unknown, key, (time.monotonic() + _UNKNOWN_SECONDS, str(error)))
+
+    def has_result(self, key: int | str) -> bool:
+        """Whether `get` has the schema, or an error."""
+        return key in self._schemas or self._unknown.get(key, (0.0,))[0] > time.monotonic()
+
+
+def keep(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
+    """Add a value to a cache, whose oldest one is dropped where it is full."""
+    kept[key] = value
+    if len(kept) > KEPT:
+        kept.popitem(last=False)
 
 
 def _is_base64(text: str) -> bool:

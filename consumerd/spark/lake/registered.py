@@ -26,11 +26,10 @@ from typing import Any, Final, NamedTuple
 from consumerd.base.credentials import find_file, read_secret
 from consumerd.base.errors import ConfigError, reason_of
 from consumerd.net.schemas.avro import parsed_schemas, read_value
-from consumerd.net.schemas.cache import SchemaCache, keep
 from consumerd.net.schemas.errors import DecodeError
 from consumerd.net.schemas.frames import read_frame
 from consumerd.net.schemas.protobuf import message_reader
-from consumerd.net.schemas.registry import RegisteredSchema, RegistryUnavailableError, SchemaRegistry
+from consumerd.net.schemas.registry import RegisteredSchema, RegistryUnavailableError, SchemaCache, SchemaRegistry, keep
 from consumerd.net.tls import make_tls_context
 
 _TIMEOUT: Final = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from consumerd.net.cluster.names import TreeName
+from consumerd.net.cluster.directory import TreeName
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 
 
