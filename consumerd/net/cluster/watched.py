@@ -43,10 +43,6 @@ class WatchedNodes:
         self._changed = changed
         self._kept: dict[str, _Kept] = {}
 
-    def __len__(self) -> int:
-        """Return the number of watched paths."""
-        return len(self._kept)
-
     # -- without a request
 
     def is_fresh(self, path: str) -> bool:

@@ -155,7 +155,7 @@ async def test_reads_node_created_between_reads(server: MemoryZooKeeper, setup: 
 async def test_skips_watch_of_missing_node_on_request(server: MemoryZooKeeper, setup: Setup) -> None:
     assert await setup.nodes.node_if_there("/a") is None
     assert setup.asked() == [("get", "/a")]
-    assert len(setup.nodes) == 0
+    assert len(setup.nodes.paths()) == 0
     server.put("/a", b"1")
     await setup.events()
     assert setup.told == []
@@ -165,7 +165,7 @@ async def test_skips_watch_of_missing_node_on_request(server: MemoryZooKeeper, s
     await setup.events()
     assert setup.told == ["/a"]
     assert await setup.nodes.node_if_there("/a") is None
-    assert len(setup.nodes) == 0
+    assert len(setup.nodes.paths()) == 0
 
 
 async def test_reports_nothing_of_forgotten_nodes(server: MemoryZooKeeper, setup: Setup) -> None:
@@ -176,7 +176,7 @@ async def test_reports_nothing_of_forgotten_nodes(server: MemoryZooKeeper, setup
     setup.nodes.forget("/nothing")
     assert setup.nodes.paths() == {"/b", "/c"}
     setup.nodes.close()
-    assert len(setup.nodes) == 0
+    assert len(setup.nodes.paths()) == 0
     for path in ("/a", "/b", "/c"):
         server.put(path, b"2")
     await setup.events()
@@ -195,7 +195,7 @@ async def test_rereads_refreshed_nodes_without_watch_event(server: MemoryZooKeep
     await setup.nodes.node("/a")
     assert setup.asked() == [("get", "/a")] * 2
     assert setup.nodes.age("/a") == 0.0
-    assert len(setup.nodes) == 1
+    assert len(setup.nodes.paths()) == 1
 
 
 async def test_watches_each_node_separately(server: MemoryZooKeeper, setup: Setup) -> None:
