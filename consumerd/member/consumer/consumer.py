@@ -95,17 +95,14 @@ class GroupConsumer(RunningMember[events.Event]):
 
     @property
     def blocked(self) -> Mapping[TopicPartition, BlockedClaim] | None:
-        """As `RunningMember.blocked`."""
         blocked = self._blocked.by_partition
         return blocked if self._member.waits_only_for(blocked) else None
 
     def why_not_consumed(self, partition: TopicPartition) -> str | None:
-        """As `RunningMember.why_not_consumed`."""
         return self._member.why_not_consumed(partition)
 
     @property
     def unregistered(self) -> list[TopicPartition]:
-        """As `RunningMember.unregistered`."""
         since = self.clock.monotonic() - _REMEMBERED
         return sorted(partition for partition, gone in self._unregistered.items() if gone >= since)
 

@@ -53,7 +53,6 @@ class FixedConsumer(RunningMember[Literal["stop"]]):
 
     @property
     def settled(self) -> bool:
-        """As `RunningMember.settled`."""
         return self.ready.is_set()
 
     def _background(self) -> list[Callable[[], Coroutine[None, None, None]]]:

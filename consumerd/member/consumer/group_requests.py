@@ -353,7 +353,6 @@ class ConsumerGroupRequests(GroupRequests):
 
     @property
     def actions(self) -> Mapping[type[e.Action], Callable[[Any], Coroutine[None, None, e.Event]]]:
-        """As `GroupRequests.actions`."""
         return {
             e.ConsumerHeartbeat: self.consumer_beat,
             e.Leave: self.leave,

@@ -501,11 +501,9 @@ class RunningMember(Generic[_Event]):
         await self._partitions.reset(partition)
 
     def skipped(self, partition: TopicPartition, offset: int, next_offset: int, reason: str) -> None:
-        """A `skip` policy."""
         log.error("message_skipped", partition=str(partition), offset=offset, next_offset=next_offset, reason=reason)
 
     def parked(self, partition: TopicPartition, reason: str) -> None:
-        """A `park` policy."""
         log.error("partition_parked", partition=str(partition), reason=reason)
 
 

@@ -68,12 +68,10 @@ class DualOffsetStore(OffsetStore):
         return larger
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `load`, without effect on later commits."""
         wanted = list(partitions)
         return _larger(await self._guarding.peek(wanted), await self._following.peek(wanted))
 
     async def changed(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that others wrote in either store."""
         wanted = list(partitions)
         return await self._guarding.changed(wanted) | await self._following.changed(wanted)
 

@@ -324,7 +324,6 @@ class ZooKeeperOffsetStore(OffsetStore):
         return there is not None and there.modified_zxid > began.created_zxid
 
     async def peek(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `load`, at any time, without effect on later commits: they still detect the writes of others."""
         nodes = await read_all(partitions, self._nodes.read)
         return {each: self._parse(each, data) for each, (data, version) in nodes.items() if version is not None}
 
@@ -389,7 +388,6 @@ class ZooKeeperOffsetStore(OffsetStore):
         )
 
     def trace(self, partition: TopicPartition) -> Trace | None:
-        """Return what is known of the offset node; None if there is none."""
         known = self._nodes.known.get(partition)
         return known.trace() if known is not None else self._nodes.ended.get(partition)
 

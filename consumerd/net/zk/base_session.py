@@ -145,7 +145,6 @@ class BaseSession(ABC):
 
     @property
     def state(self) -> SessionState:
-        """The state of the session."""
         return self._lifecycle.state
 
     @property
@@ -173,11 +172,9 @@ class BaseSession(ABC):
     # -- events
 
     def subscribe(self, listener: Callable[[SessionEvent, int], None]) -> Callable[[], None]:
-        """Call `listener(event, session_id)` synchronously on every event; returns the unsubscriber."""
         return self._lifecycle.subscribe(listener)
 
     def watch(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed()` when a read of `path` with `watch=True` may be stale, and after each reconnect."""
         return self._watches.add(self._full(path), changed)
 
     # -- nodes
@@ -207,7 +204,6 @@ class BaseSession(ABC):
         await self._call(create_request(self._full(path), data, self._acl, ephemeral=ephemeral), path)
 
     async def ensure(self, path: str) -> None:
-        """Create `path` and its parents, persistent with null data, where missing (golden notes, 4)."""
         full = self._full(path)
         connection = await self._lifecycle.connection()
         try:

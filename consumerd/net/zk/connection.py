@@ -348,7 +348,6 @@ class ZooKeeperConnection(asyncio.Protocol):
     # -- what the transport reports
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is open."""
         self._transport = cast("asyncio.Transport", transport)
 
     def eof_received(self) -> None:
@@ -359,7 +358,6 @@ class ZooKeeperConnection(asyncio.Protocol):
         )
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The socket is closed."""
         self._closed.set()
         if error is None:
             self.eof_received()

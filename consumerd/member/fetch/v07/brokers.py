@@ -143,7 +143,6 @@ class V07Source:
         return log, None if begins == offset else not_a_boundary(offset, begins)
 
     def refusal(self, error: int) -> str | None:
-        """Return the reason in words for a response with an error; None for an offset out of range."""
         return None if error == ErrorCode.OFFSET_OUT_OF_RANGE else f"the broker answered with error {error}"
 
     def failed(self, error: BrokerError | WireError) -> bool:
@@ -158,7 +157,6 @@ class V07Source:
         self._poller.pause(self._idler)
 
     def resume(self) -> None:
-        """Continue after `pause`."""
         self._poller.resume(self._idler)
 
 
@@ -210,7 +208,6 @@ class V07Brokers:
             ]
 
     def source(self, partition: TopicPartition, lane: Lane) -> V07Source:
-        """Return a new source for one fetcher."""
         broker = self._brokers.get(partition.broker)
         if broker is None:
             link = BrokerLink(partition.broker, self._connect, self._directory, self.services)
