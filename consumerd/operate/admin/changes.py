@@ -7,7 +7,6 @@ where the broker cannot be asked, the offset is trusted. An offset that stays, o
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
@@ -15,6 +14,7 @@ from typing import Final, NamedTuple
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.v07.boundaries import begins_message, boundary_before
+from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.diagnosis_offsets import inside_words
 from consumerd.operate.admin.logs import BrokerLogs, GroupLogs, LogRange, LookupFailure, OffsetAtTime
 from consumerd.operate.admin.snapshot import GroupSnapshot, Topics
@@ -83,7 +83,6 @@ class ChangePlanner:
         self._snapshot = snapshot
         self._view = snapshot.view
         self._logs = logs
-        self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def set_to(self, wanted: Mapping[TopicPartition, int | None]) -> list[OffsetChange]:
         """Change each partition to the offset that is named; None deletes it."""
@@ -187,13 +186,7 @@ class ChangePlanner:
     async def _each(
         self, partitions: Iterable[TopicPartition], plan: Callable[[TopicPartition], Awaitable[OffsetChange]]
     ) -> list[OffsetChange]:
-        async def in_turn(partition: TopicPartition) -> OffsetChange:
-            async with self._turn:
-                return await plan(partition)
-
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(in_turn(partition)) for partition in partitions]
-        return [task.result() for task in tasks]
+        return list((await read_all(partitions, plan, at_once=AT_ONCE)).values())
 
 
 class V07ChangePlanner(ChangePlanner):

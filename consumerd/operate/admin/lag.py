@@ -6,9 +6,8 @@ have is not missing in the sum.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -16,6 +15,7 @@ from consumerd.base.errors import BrokerError, ConsumerdError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.member.offsets.end_times import EndTimes, age_of_next
+from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.errors import CheckFailedError
 from consumerd.operate.admin.group_source import GroupSource
 from consumerd.operate.admin.logs import LogRange, LookupFailure, Position, ReadTimestamps
@@ -92,31 +92,22 @@ async def read_lags(source: GroupSource, groups: Sequence[str]) -> dict[str, Gro
     """
     with suppress(BrokerError):  # of which the snapshots tell
         await source.prepare(groups)
-    snapshots, failures = await _read_each(groups, lambda group: _with_offsets(source, group))
-    ranges = await source.logs.ranges(_existing(snapshots.values()))
-    return {name: GroupLag(lag_of(each, ranges), each.clients) for name, each in snapshots.items()} | failures
 
+    async def read(group: str) -> GroupSnapshot | ConsumerdError | WireError | None:
+        try:
+            return await _with_offsets(source, group)
+        except NotFoundError:
+            return None  # it was deleted meanwhile
+        except (ConsumerdError, WireError) as error:
+            return error
 
-async def _read_each(
-    groups: Iterable[str], read: Callable[[str], Awaitable[GroupSnapshot]]
-) -> tuple[dict[str, GroupSnapshot], dict[str, ConsumerdError | WireError]]:
-    snapshots: dict[str, GroupSnapshot] = {}
-    failures: dict[str, ConsumerdError | WireError] = {}
-    limit = asyncio.Semaphore(_AT_ONCE)
-
-    async def attempt(group: str) -> None:
-        async with limit:
-            try:
-                snapshots[group] = await read(group)
-            except NotFoundError:
-                pass  # it was deleted meanwhile
-            except (ConsumerdError, WireError) as error:
-                failures[group] = error
-
-    async with asyncio.TaskGroup() as tasks:
-        for group in groups:
-            tasks.create_task(attempt(group))
-    return snapshots, failures
+    found = await read_all(groups, read, at_once=_AT_ONCE)
+    ranges = await source.logs.ranges(_existing(each for each in found.values() if isinstance(each, GroupSnapshot)))
+    return {
+        name: GroupLag(lag_of(each, ranges), each.clients) if isinstance(each, GroupSnapshot) else each
+        for name, each in found.items()
+        if each is not None
+    }
 
 
 def _existing(snapshots: Iterable[GroupSnapshot]) -> list[TopicPartition]:

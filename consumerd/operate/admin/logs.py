@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.fetch.v07.boundaries import MAX_SEGMENTS
+from consumerd.net.cluster.reading import read_all
 from consumerd.net.connect import Connection, Connector
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
 from consumerd.wire.errors import WireError
@@ -126,9 +127,7 @@ class BrokerLogs:
         for question in dict.fromkeys(questions):
             by_broker.setdefault(question.partition.broker, []).append(question)
         answers: dict[OffsetsQuery, Answer] = {}
-        async with asyncio.TaskGroup() as group:
-            for broker, asked in by_broker.items():
-                group.create_task(self._ask_broker(broker, asked, answers))
+        await read_all(by_broker, lambda broker: self._ask_broker(broker, by_broker[broker], answers))
         return answers
 
     async def segment_starts(self, partition: TopicPartition) -> tuple[int, ...]:

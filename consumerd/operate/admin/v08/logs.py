@@ -7,7 +7,6 @@ without a leader must not hide the others, and nothing is repeated later.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -19,6 +18,7 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.offsets import list_offsets
+from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.logs import LogRange, LookupFailure, OffsetAtTime, ReadTimestamps
 from consumerd.operate.admin.v08.next_messages import next_timestamps
 from consumerd.wire.errors import WireError
@@ -76,8 +76,8 @@ class V08BrokerLogs:
             if (node := client.metadata.leader(one.topic, one.partition)) is not None:
                 led[node.id].append(one)
 
-        async def ask(node_id: int, partitions: list[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
-            topics = client.metadata.topics
+        async def ask(node_id: int) -> dict[TopicPartition, EpochEnd]:
+            topics, partitions = client.metadata.topics, led[node_id]
             asked = [
                 (one.topic, one.partition, topics[one.topic].partitions[one.partition].leader_epoch, epochs[one])
                 for one in partitions
@@ -89,9 +89,7 @@ class V08BrokerLogs:
             found = {one: reported.get((one.topic, one.partition)) for one in partitions}
             return {one: end for one, end in found.items() if end is not None and not end.error}
 
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask(*item)) for item in led.items()]
-        return {one: end for task in tasks for one, end in task.result().items()}
+        return {one: end for found in (await read_all(led, ask)).values() for one, end in found.items()}
 
     async def at_time(
         self, ranges: Mapping[TopicPartition, LogRange], time_ms: int
@@ -120,13 +118,12 @@ class V08BrokerLogs:
                 found[one] = LookupFailure("the cluster has no such partition")
             else:
                 found[one] = LookupFailure("the partition has no leader")
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self._ask_node(client, *item, time, read_committed=read_committed))
-                for item in led.items()
-            ]
-        for task in tasks:
-            found.update(task.result())
+
+        async def ask(node_id: int) -> dict[TopicPartition, TimestampOffset | LookupFailure]:
+            return await self._ask_node(client, node_id, led[node_id], time, read_committed=read_committed)
+
+        for answers in (await read_all(led, ask)).values():
+            found |= answers
         return found
 
     async def _ask_node(

@@ -7,7 +7,6 @@ is bounded: beyond that, and where a broker or a permission is missing, the time
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -16,6 +15,7 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.fetching import fetch_partitions
+from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.logs import Position
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.fetch_session import PartitionFetch
@@ -37,9 +37,8 @@ async def next_timestamps(client: ClusterClient, positions: Iterable[Position]) 
         partition, _ = position
         if (node := client.metadata.leader(partition.topic, partition.partition)) is not None:
             led[node.id].append(position)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_LeaderLook(client, *item).read()) for item in led.items()]
-    return {position: timestamp for task in tasks for position, timestamp in task.result().items()}
+    found = await read_all(led, lambda node_id: _LeaderLook(client, node_id, led[node_id]).read())
+    return {position: timestamp for each in found.values() for position, timestamp in each.items()}
 
 
 class _LeaderLook:
