@@ -7,6 +7,7 @@ would count; everything else is opened as an archive is, and nothing of it is un
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,22 +49,17 @@ def _found(path: str) -> Sequence[SegmentFile | SegmentSource]:
         return find_sources([path])
     if not Path(path).is_dir():
         return find_segment_files([Path(path)])
-    plain, others, refused = _below(path)
-    if not plain and not others and refused is not None:
-        raise refused
-    return [*plain, *others]
-
-
-def _below(path: str) -> tuple[list[SegmentFile], list[SegmentSource], NotFoundError | None]:
-    """The plain segments below a directory, the other ones, and the error where there are none of the former."""
+    others: list[SegmentSource] = []
+    with suppress(NoSourceError):
+        others += [
+            each for each in find_sources([path]) if each.packing is not Packing.NONE or each.is_tar or each.part
+        ]
     try:
-        others = [each for each in find_sources([path]) if each.packing is not Packing.NONE or each.is_tar or each.part]
-    except NoSourceError:
-        others = []
-    try:
-        return find_segment_files([Path(path)]), others, None
-    except NotFoundError as error:
-        return [], others, error
+        return [*find_segment_files([Path(path)]), *others]
+    except NotFoundError:
+        if not others:
+            raise
+        return others
 
 
 def open_dumped(found: Sequence[SegmentFile | SegmentSource]) -> Iterator[DumpedSegment | ArchiveFinding]:

@@ -37,17 +37,10 @@ class Packing(Enum):
 
 #: Ends of names -> compression, and whether it is a tar.
 _KINDS: dict[str, tuple[Packing, bool]] = {
-    ".tar": (Packing.NONE, True),
-    ".tar.gz": (Packing.GZIP, True),
+    **{f".tar{packing.value}": (packing, True) for packing in Packing},
     ".tgz": (Packing.GZIP, True),
-    ".tar.zst": (Packing.ZSTD, True),
     ".tzst": (Packing.ZSTD, True),
-    SUFFIX: (Packing.NONE, False),
-    SUFFIX + ".gz": (Packing.GZIP, False),
-    SUFFIX + ".zst": (Packing.ZSTD, False),
-    LOG_SUFFIX: (Packing.NONE, False),
-    LOG_SUFFIX + ".gz": (Packing.GZIP, False),
-    LOG_SUFFIX + ".zst": (Packing.ZSTD, False),
+    **{suffix + packing.value: (packing, False) for suffix in (SUFFIX, LOG_SUFFIX) for packing in Packing},
 }
 
 
