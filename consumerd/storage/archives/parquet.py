@@ -105,7 +105,7 @@ class ParquetRows(ParquetGroups):
         super()._start_group()
         #: Columns that differ from row to row, of rows in a row; `_pending` are those after the last piece.
         self._pieces: list[_Columns] = []
-        self._pending = _PendingRows()
+        self._pending = _Columns([], [], [], [], [], [])
         #: Row number -> the flaw that the row is.
         self._flaws: dict[int, Flaw] = {}
 
@@ -114,21 +114,15 @@ class ParquetRows(ParquetGroups):
         ends = run.boundaries() if plain else []
         payloads = run.payloads
         for start, end in self._parts(len(payloads), partial(_fitting, payloads)):
-            pending = self._pending
             count = end - start
+            codecs, magics = [int(run.codec)] * count, [run.magic] * count
             if plain:
-                pending.offsets += ends[start:end]
-                pending.nexts += ends[start + 1 : end + 1]
-                pending.indexes += [0] * count
+                offsets, indexes, nexts = ends[start:end], [0] * count, ends[start + 1 : end + 1]
             else:
-                pending.offsets += [run.offset] * count
-                pending.nexts += [run.offset] * count
-                pending.indexes += range(start, end)
+                offsets, indexes, nexts = [run.offset] * count, [*range(start, end)], [run.offset] * count
                 if end == len(payloads):
-                    pending.nexts[-1] = run.next_offset
-            pending.payloads += payloads[start:end]
-            pending.codecs += [int(run.codec)] * count
-            pending.magics += [run.magic] * count
+                    nexts[-1] = run.next_offset
+            self._add(_Columns(offsets, indexes, nexts, codecs, magics, payloads[start:end]))
 
     def add_indexed(self, messages: IndexedMessages) -> None:
         for first, stop in self._parts(len(messages.payloads), messages.payloads.fitting):
@@ -138,13 +132,12 @@ class ParquetRows(ParquetGroups):
     def add_flaw(self, flaw: Flaw) -> None:
         for _ in self._parts(1, partial(_fitting, [flaw.raw])):
             self._flaws[self._rows] = flaw
-            pending = self._pending
-            pending.offsets.append(flaw.offset)
-            pending.nexts.append(flaw.next_offset)
-            pending.indexes.append(0)
-            pending.payloads.append(flaw.raw)
-            pending.codecs.append(None if flaw.codec is None else int(flaw.codec))
-            pending.magics.append(flaw.magic)
+            codec = None if flaw.codec is None else int(flaw.codec)
+            self._add(_Columns([flaw.offset], [0], [flaw.next_offset], [codec], [flaw.magic], [flaw.raw]))
+
+    def _add(self, rows: _Columns) -> None:
+        for pending, values in zip(self._pending, rows, strict=True):
+            pending.extend(values)
 
     def _parts(self, count: int, fitting: Callable[[int, int, int], tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Cut messages 0 to `count` at the ends of row groups: yields the first number and the one behind the last.
@@ -168,9 +161,11 @@ class ParquetRows(ParquetGroups):
 
     def _seal(self) -> None:
         """Make a piece of the pending rows."""
-        if self._pending.payloads:
-            self._pieces.append(self._pending.columns(self._arrow))
-            self._pending = _PendingRows()
+        if self._pending.payload:
+            arrow = self._arrow
+            kinds = arrow.int64(), arrow.int32(), arrow.int64(), arrow.int8(), arrow.uint8(), arrow.binary()
+            self._pieces.append(_Columns(*map(arrow.array, self._pending, kinds)))
+            self._pending = _Columns([], [], [], [], [], [])
 
     def _end_group(self) -> None:
         self._seal()
@@ -190,7 +185,7 @@ class ParquetRows(ParquetGroups):
 
 
 class _Columns(NamedTuple):
-    """Arrow arrays of equal length."""
+    """Arrow arrays of equal length, or lists of the same values."""
 
     offset: Any
     index: Any
@@ -198,28 +193,6 @@ class _Columns(NamedTuple):
     codec: Any
     magic: Any
     payload: Any
-
-
-class _PendingRows:
-    """Rows one by one."""
-
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.indexes: list[int] = []
-        self.nexts: list[int] = []
-        self.codecs: list[int | None] = []
-        self.magics: list[int | None] = []
-        self.payloads: list[bytes] = []
-
-    def columns(self, arrow: Any) -> _Columns:
-        return _Columns(
-            arrow.array(self.offsets, arrow.int64()),
-            arrow.array(self.indexes, arrow.int32()),
-            arrow.array(self.nexts, arrow.int64()),
-            arrow.array(self.codecs, arrow.int8()),
-            arrow.array(self.magics, arrow.uint8()),
-            arrow.array(self.payloads, arrow.binary()),
-        )
 
 
 def _indexed(arrow: Any, messages: IndexedMessages, first: int, stop: int) -> _Columns:
