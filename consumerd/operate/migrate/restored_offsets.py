@@ -77,26 +77,20 @@ def translate(archived: ArchivedPartition, committed: int, found: LogMatch) -> T
         return TranslatedOffset(
             None, f"the messages before offset {committed} are not the same on the target: {found.difference}"
         )
-    end = max(archived.log_end, archived.segments[-1].start)
+    start, end, note = archived.log_start, max(archived.log_end, archived.segments[-1].start), None
     if committed > end:
-        return TranslatedOffset(
-            offset,
-            note=f"the archive ends at {end}, {committed - end} before {committed}: the group continues behind it",
+        note = f"the archive ends at {end}, {committed - end} before {committed}: the group continues behind it"
+    elif committed < start:
+        note = (
+            f"the archive begins at {start}, {start - committed} behind {committed}: the group continues with its "
+            "first message"
         )
-    if committed < archived.log_start:
-        return TranslatedOffset(
-            offset,
-            note=f"the archive begins at {archived.log_start}, {archived.log_start - committed} behind {committed}: "
-            "the group continues with its first message",
+    elif hole := next((each for each in archived.holes if each[0] <= committed < each[1]), None):
+        note = (
+            f"the archive has nothing from {hole[0]} to {hole[1] - 1} (compaction, or a missing or damaged segment): "
+            "the group continues behind that"
         )
-    for low, high in archived.holes:
-        if low <= committed < high:
-            return TranslatedOffset(
-                offset,
-                note=f"the archive has nothing from {low} to {high - 1} (compaction, or a missing or damaged segment): "
-                "the group continues behind that",
-            )
-    return TranslatedOffset(offset)
+    return TranslatedOffset(offset, note=note)
 
 
 @dataclass(slots=True)

@@ -142,13 +142,7 @@ class SegmentSummary:
             self.messages += len(item.payloads)
             self.wrappers += item.codec is not Codec.NONE
             return
-        if item.kind in MESSAGE_FLAWS:
-            self.corrupt += 1
-        elif item.kind is FlawKind.TORN:
-            self.torn, self.torn_at = item.next_offset - item.offset, item.offset
-        else:
-            self.nonsense += item.next_offset - item.offset
-        self._note(item.kind, item.problem, item.offset, item.next_offset)
+        self._see_flaw(item, item.next_offset - item.offset, item.next_offset)
 
     def see_batch(self, item: CheckedBatches | StoredBatch | SegmentFlaw) -> None:
         """Count the next batch or the next flaw of a segment of 0.8 and later."""
@@ -168,13 +162,16 @@ class SegmentSummary:
                 kind, problem = item.problem
                 self._note(kind, problem, item.offset, item.next_offset)
             return
+        self._see_flaw(item, item.size, None)
+
+    def _see_flaw(self, item: Flaw | SegmentFlaw, size: int, end: int | None) -> None:
         if item.kind in MESSAGE_FLAWS:
             self.corrupt += 1
         elif item.kind is FlawKind.TORN:
-            self.torn, self.torn_at = item.size, item.offset
+            self.torn, self.torn_at = size, item.offset
         else:
-            self.nonsense += item.size
-        self._note(item.kind, item.problem, item.offset, None)
+            self.nonsense += size
+        self._note(item.kind, item.problem, item.offset, end)
 
     def _see_records(self, records: int, control: int, next_offset: int) -> None:
         before = self.start if self.next_offset is None else self.next_offset
