@@ -122,7 +122,7 @@ async def test_updates_offsets_as_recorded(golden: Path, zookeeper: MemoryZooKee
     }
     async with zookeeper.session() as zk:
         snapshot = await read_v07_snapshot(zk, GROUP)
-        planner = V07ChangePlanner(snapshot, snapshot.topics, snapshot.brokers, BrokerLogs(snapshot.brokers, connect))
+        planner = V07ChangePlanner(snapshot, BrokerLogs(snapshot.brokers, connect))
         changes = await planner.reset(snapshot.partitions(), OffsetTarget(OffsetTargetKind.LATEST))
     assert {change.partition: change.after for change in changes} == expected
     assert len(expected) == 8

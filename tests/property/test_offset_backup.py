@@ -48,7 +48,7 @@ def test_backups_restore_in_reverse_order(
 
             async def change(to: dict[TopicPartition, int | None]) -> str:
                 view = await ClusterView(zk).read_group("g")
-                changes = await V07ChangePlanner(V07GroupSnapshot(view, {}), {}, {}, BrokerLogs({}, nobody)).set_to(to)
+                changes = await V07ChangePlanner(V07GroupSnapshot(view, {}), BrokerLogs({}, nobody)).set_to(to)
                 await write_changes(zk, changes, force=force)
                 return format_json(backup_of(changes))
 

@@ -17,10 +17,9 @@ from consumerd.member.fetch.v07.boundaries import begins_message, boundary_befor
 from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.diagnosis_offsets import inside_words
 from consumerd.operate.admin.logs import BrokerLogs, GroupLogs, LogRange, LookupFailure, OffsetAtTime
-from consumerd.operate.admin.snapshot import GroupSnapshot, Topics
+from consumerd.operate.admin.snapshot import GroupSnapshot, V07GroupSnapshot
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.paths import offset_path
-from consumerd.wire.registry.values import RegisteredBroker
 
 #: Members that commit to brokers do not read the offsets in ZooKeeper.
 KEPT_BY_BROKER: Final = "a broker keeps its offset (offsets.storage=kafka): give --bootstrap-server to change it there"
@@ -190,23 +189,17 @@ class ChangePlanner:
 
 
 class V07ChangePlanner(ChangePlanner):
-    """Of a group of 0.7, whose offsets are bytes. `topics` and `brokers` are the registered ones."""
+    """Of a group of 0.7, whose offsets are bytes. The snapshot has the topics of the changes and all brokers."""
 
+    _snapshot: V07GroupSnapshot
     _logs: BrokerLogs
-
-    def __init__(
-        self, snapshot: GroupSnapshot, topics: Topics, brokers: Mapping[int, RegisteredBroker], logs: BrokerLogs
-    ) -> None:
-        super().__init__(snapshot, logs)
-        self._topics = topics
-        self._brokers = brokers
 
     async def _boundary(self, partition: TopicPartition, offset: int) -> int:
         return await boundary_before(self._logs, partition, offset)
 
     async def _check(self, partition: TopicPartition, offset: int, known: LogRange | LookupFailure) -> OffsetCheck:
         if isinstance(known, LookupFailure):
-            if partition.broker in self._brokers and not self._is_registered(partition):
+            if partition.broker in self._snapshot.brokers and not self._snapshot.exists(partition):
                 return OffsetCheck(problem=known.reason)
         elif known.earliest <= offset <= known.end and offset not in known:
             return await self._check_boundary(partition, offset)
@@ -226,13 +219,10 @@ class V07ChangePlanner(ChangePlanner):
     async def _ranges(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LogRange | LookupFailure]:
         """The ranges of registered partitions; a broker closes the connection upon a request for any other."""
         wanted = list(partitions)
-        known = await self._logs.ranges(filter(self._is_registered, wanted))
+        known = await self._logs.ranges(filter(self._snapshot.exists, wanted))
         return {partition: known.get(partition) or self._not_registered(partition) for partition in wanted}
 
-    def _is_registered(self, partition: TopicPartition) -> bool:
-        return partition.partition < self._topics.get(partition.topic, {}).get(partition.broker, 0)
-
     def _not_registered(self, partition: TopicPartition) -> LookupFailure:
-        if partition.broker not in self._brokers:
+        if partition.broker not in self._snapshot.brokers:
             return LookupFailure(f"broker {partition.broker} is not registered")
         return LookupFailure(f"broker {partition.broker} has no such partition")

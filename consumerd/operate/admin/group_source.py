@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, Never
 
 from consumerd.base.errors import BrokerError, NotFoundError
@@ -193,7 +194,9 @@ class V07Groups(GroupNodes):
         return V07GroupSnapshot(GroupView(group), {}, self._brokers)
 
     async def planner(self, snapshot: GroupSnapshot, topics: Collection[str]) -> V07ChangePlanner:
-        return V07ChangePlanner(snapshot, await self.topics(topics), self._brokers, self.logs)
+        assert isinstance(snapshot, V07GroupSnapshot)
+        snapshot = replace(snapshot, topics=await self.topics(topics), brokers=self._brokers)
+        return V07ChangePlanner(snapshot, self.logs)
 
     async def partitions(self, snapshot: GroupSnapshot, topics: Sequence[str]) -> list[TopicPartition]:
         """As of `GroupSource`, in 0.7's order of names."""

@@ -33,7 +33,7 @@ async def planner(cluster: Cluster, zookeeper: MemoryZooKeeper) -> AsyncIterator
     assert ends[:5] == [0, 30, 60, 90, 120]
     async with zookeeper.session() as zk:
         view = await ClusterView(zk).read_group("g")
-    yield V07ChangePlanner(V07GroupSnapshot(view, {}), TOPICS, cluster.brokers, cluster.logs)
+    yield V07ChangePlanner(V07GroupSnapshot(view, TOPICS, cluster.brokers), cluster.logs)
 
 
 async def test_plans_set(planner: V07ChangePlanner, cluster: Cluster) -> None:
@@ -109,6 +109,6 @@ async def test_plans_to_overwrite_an_unreadable_offset(cluster: Cluster, zookeep
     zookeeper.put("/consumers/g/offsets/t/9-0", b"?")
     async with zookeeper.session() as zk:
         view = await ClusterView(zk).read_group("g")
-    planner = V07ChangePlanner(V07GroupSnapshot(view, {}), {}, {}, cluster.logs)
+    planner = V07ChangePlanner(V07GroupSnapshot(view, {}), cluster.logs)
     (change,) = await planner.set_to({GONE: None})
     assert (change.before, change.moves) == (None, True)
