@@ -8,8 +8,8 @@ control batches of their own transactions, which have no message.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import closing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -50,46 +50,31 @@ async def match(
     found = LogMatch(end=bounds.start)
     wanted = sorted(set(offsets), reverse=True)
     digest = MessageDigest()
-    target = _Records(log.read(topic, number, *bounds))
-    with closing(archived.read()) as chunks:  # type: ignore[type-var]  # a generator
-        for message in chain.from_iterable(chunks):
-            if not (whole or wanted):
-                break
-            record = await target.next()
-            found.difference = _difference(message, record)
-            if record is None or found.difference is not None:
-                await target.close()
-                return found
-            while wanted and wanted[-1] <= message.offset:
-                found.offsets[wanted.pop()] = record.offset
-            found.messages += 1
-            found.end = record.next_offset
-            digest.add(message)
-    await target.close()
+    async with aclosing(_records(log.read(topic, number, *bounds))) as target:
+        with closing(archived.read()) as chunks:  # type: ignore[type-var]  # a generator
+            for message in chain.from_iterable(chunks):
+                if not (whole or wanted):
+                    break
+                record = await anext(target, None)
+                found.difference = _difference(message, record)
+                if record is None or found.difference is not None:
+                    return found
+                while wanted and wanted[-1] <= message.offset:
+                    found.offsets[wanted.pop()] = record.offset
+                found.messages += 1
+                found.end = record.next_offset
+                digest.add(message)
     found.digest = digest.text
     found.offsets |= dict.fromkeys(wanted, found.end)
     return found
 
 
-class _Records:
+async def _records(pieces: AsyncIterator[list[Record]]) -> AsyncGenerator[Record, None]:
     """The records of a log, one after the other."""
-
-    def __init__(self, pieces: AsyncIterator[list[Record]]) -> None:
-        self._pieces = pieces
-        self._piece: Iterator[Record] = iter(())
-
-    async def next(self) -> Record | None:
-        """The next one; None at the end."""
-        while (record := next(self._piece, None)) is None:
-            piece = await anext(self._pieces, None)
-            if piece is None:
-                return None
-            self._piece = iter(piece)
-        return record
-
-    async def close(self) -> None:
-        if (aclose := getattr(self._pieces, "aclose", None)) is not None:
-            await aclose()
+    async with aclosing(pieces):  # type: ignore[type-var]  # a generator
+        async for piece in pieces:
+            for record in piece:
+                yield record
 
 
 def _difference(message: KeyedMessage, record: Record | None) -> str | None:
@@ -146,8 +131,7 @@ async def is_same(sent: MessageDigest, log: ReadableLog, topic: str, number: int
     BrokerError.
     """
     there = MessageDigest()
-    target = _Records(log.read(topic, number, *await log.bounds(topic, number)))
-    while there.messages < sent.messages and (record := await target.next()) is not None:
-        there.add(record)
-    await target.close()
+    async with aclosing(_records(log.read(topic, number, *await log.bounds(topic, number)))) as target:
+        while there.messages < sent.messages and (record := await anext(target, None)) is not None:
+            there.add(record)
     return (there.messages, there.text) == (sent.messages, sent.text)
