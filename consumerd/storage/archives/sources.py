@@ -197,26 +197,16 @@ def _mtime(status: os.stat_result) -> str:
     return f"mtime {status.st_mtime_ns}"
 
 
-def _members(tar: SegmentSource, file: SeekableStream) -> Iterator[SegmentSource]:
+def _members(tar: SegmentSource, file: SeekableStream) -> list[SegmentSource]:
     """The segments in a plain tar; the tar where it is damaged, and has to be read to find out where."""
-    parts = _parts(file)
-    if parts is None:
-        yield tar
-        return
-    for part in parts:
-        packing, is_tar = kind_of(part.name) or (Packing.NONE, False)
-        yield replace(tar, size=part.size, packing=packing, is_tar=is_tar, part=part)
-
-
-def _parts(file: SeekableStream) -> list[TarMember] | None:
     try:
         members = [member for member in list_members(file) if is_segment(member.name)]
     except DamagedArchiveError:
-        return None
+        return [tar]
     names = {member.name for member in members}
     if len(names) < len(members) or any(member.kind is not TarKind.FILE or member.is_unsafe for member in members):
-        return None
-    return members
+        return [tar]
+    return [replace(tar, size=each.size, packing=packing_of(each.name), is_tar=False, part=each) for each in members]
 
 
 def _remote(url: str) -> Iterator[SegmentSource]:
@@ -229,7 +219,7 @@ def _remote(url: str) -> Iterator[SegmentSource]:
             yield source
             continue
         with reading(source.name), files.open(path, "rb", block_size=REMOTE_BLOCK) as file:
-            found = list(_members(source, file))
+            found = _members(source, file)
         yield from found
 
 
