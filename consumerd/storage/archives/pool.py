@@ -42,23 +42,18 @@ def run_tasks(
 
         WorkerProcesses(on_event, lambda: stop.requested).run(work, tasks, workers)
     else:
-        _run_here(work, tasks, on_event, stop)
+
+        def emit(event: object) -> None:
+            if stop.requested:
+                raise InterruptedWorkError("interrupted")
+            on_event(event)
+
+        for task in tasks:
+            if stop.requested:
+                break
+            work(task, emit)
     if stop.requested:
         raise InterruptedWorkError("interrupted")
-
-
-def _run_here(
-    work: Callable[[T, Emit], None], tasks: Sequence[T], on_event: Callable[[object], None], stop: StopFlag
-) -> None:
-    def emit(event: object) -> None:
-        if stop.requested:
-            raise InterruptedWorkError("interrupted")
-        on_event(event)
-
-    for task in tasks:
-        if stop.requested:
-            return
-        work(task, emit)
 
 
 class BytesRead(NamedTuple):

@@ -24,7 +24,7 @@ class ZstdDecoder:
         library = extra("zstandard", "reading .zst files")
         self._error: type[Exception] = library.ZstdError
         self._decoder: Any = library.ZstdDecompressor(max_window_size=_MAX_WINDOW).decompressobj()
-        self._tail = b""
+        self.unconsumed_tail = b""
 
     @property
     def eof(self) -> bool:
@@ -32,11 +32,7 @@ class ZstdDecoder:
 
     @property
     def unused_data(self) -> bytes:
-        return bytes(self._decoder.unused_data) + self._tail
-
-    @property
-    def unconsumed_tail(self) -> bytes:
-        return self._tail
+        return bytes(self._decoder.unused_data) + self.unconsumed_tail
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         pieces: list[bytes] = []
@@ -49,5 +45,5 @@ class ZstdDecoder:
                 length += len(piece)
         except self._error as error:
             raise DamagedArchiveError(f"the zstd data is damaged: {error}") from error
-        self._tail = data[position:]
+        self.unconsumed_tail = data[position:]
         return b"".join(pieces)
