@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -53,10 +52,6 @@ class ExampleMessage:
 
     kind: str
     message: str
-
-    def as_json(self) -> dict[str, str]:
-        """As an object."""
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -144,7 +139,7 @@ class ComparisonReport:
             "totals": self.totals.as_json(),
             "partitions": [each.as_json() for each in self.partitions],
             "strangers": self.strangers,
-            "examples": [each.as_json() for each in self.examples],
+            "examples": [asdict(each) for each in self.examples],
         }
 
 
@@ -161,8 +156,3 @@ class ExampleMessages:
         count = self._counted[kind] = self._counted.get(kind, 0) + 1
         if count <= self._most:
             self.found.append(ExampleMessage(kind, str(message)))
-
-    def extend(self, kind: str, messages: Iterable[object]) -> None:
-        """Keep several."""
-        for message in messages:
-            self.add(kind, message)

@@ -96,7 +96,8 @@ class SuspectRange:
         missing = [position for position in self.expected if position not in self.seen]
         self.counts.source = len(self.expected)
         self.counts.missing = len(missing)
-        examples.extend("missing", (f"{self.partition} offset {offset} index {index}" for offset, index in missing))
+        for offset, index in missing:
+            examples.add("missing", f"{self.partition} offset {offset} index {index}")
         return self.counts
 
 

@@ -33,7 +33,7 @@ from consumerd.operate.admin.v08.snapshot import (
     read_v08_snapshot,
     texts_of,
 )
-from consumerd.operate.admin.v08.topic_nodes import TopicsByNodes, require_nodes
+from consumerd.operate.admin.v08.topic_nodes import TopicsByNodes
 from consumerd.operate.admin.v08.transactions import find_open_transactions
 from consumerd.wire.errors import WireError
 from consumerd.wire.registry.dialect import Dialect
@@ -178,9 +178,7 @@ class ZooKeeperGroups(GroupNodes, V08GroupSource):
 
     async def topic_changes(self) -> TopicsByNodes:
         """As of `GroupSource`; brokers since 0.10.2 change topics on request."""
-        brokers = await self._view.read_brokers()
-        require_nodes(brokers)
-        return TopicsByNodes(self.zk, brokers)
+        return TopicsByNodes(self.zk, await self._view.read_brokers())
 
     async def _created(self, topics: Iterable[str]) -> dict[str, int]:
         """The transactions that created the nodes of these topics, as far as they exist."""

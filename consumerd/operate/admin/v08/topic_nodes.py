@@ -125,9 +125,20 @@ class TopicChanges(ABC):
 
 
 class TopicsByNodes(TopicChanges):
-    """Writes the nodes of topics in ZooKeeper. `brokers`: those that are registered."""
+    """Writes the nodes of topics in ZooKeeper. `brokers`: those that are registered.
+
+    Raises NotFoundError without brokers, ArgumentError for brokers that create topics on request.
+    """
 
     def __init__(self, zk: ZooKeeper, brokers: Mapping[int, BrokerNode]) -> None:
+        if not brokers:
+            raise NotFoundError("no broker is registered in ZooKeeper; check the chroot, and that brokers run")
+        newest = max(brokers.values(), key=lambda broker: broker.version)
+        if newest.version >= _REQUESTS_SINCE:
+            raise ArgumentError(
+                f"broker {newest.id} is of Kafka 0.10.2 or later, which creates and deletes topics on request: "
+                "give --bootstrap-server instead of --zookeeper"
+            )
         self._zk = zk
         self._brokers = brokers
 
@@ -195,18 +206,6 @@ class TopicsByNodes(TopicChanges):
         except ConnectionLost:  # where it was carried out, the controller may have deleted the mark with the topic
             if await zk.exists(topic_path(topic)) is not None and await zk.exists(path) is None:
                 raise
-
-
-def require_nodes(brokers: Mapping[int, BrokerNode]) -> None:
-    """Raise NotFoundError without brokers, ArgumentError for brokers that create topics on request."""
-    if not brokers:
-        raise NotFoundError("no broker is registered in ZooKeeper; check the chroot, and that brokers run")
-    newest = max(brokers.values(), key=lambda broker: broker.version)
-    if newest.version >= _REQUESTS_SINCE:
-        raise ArgumentError(
-            f"broker {newest.id} is of Kafka 0.10.2 or later, which creates and deletes topics on request: "
-            "give --bootstrap-server instead of --zookeeper"
-        )
 
 
 async def _settled(look: Callable[[], Awaitable[list[int]]], timeout: float) -> list[int]:
