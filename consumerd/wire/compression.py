@@ -313,3 +313,24 @@ def _unsnap_late_length(body: bytes, claimed: int) -> bytes | None:
                 return None
         return pieces[-1]
     return None
+
+
+def decompress_frame(name: str, codec: Any, frame: bytes, most: int, limit: int) -> bytes:
+    """The content of a frame of cramjam's module `codec`, of at most `limit` bytes; `most`: what it can hold at most.
+
+    Where more than the limit is possible, the output goes into a buffer of the limit's size, whose untouched pages cost
+    nothing. Raises DecompressionError, whose sentence has the `name` of the codec.
+    """
+    import cramjam  # noqa: PLC0415 - only callers that have it come here
+
+    try:
+        if most <= limit:
+            return bytes(codec.decompress(frame))
+        room = bytearray(limit + 1)
+        size = codec.decompress_into(frame, room)
+    except cramjam.DecompressionError as error:
+        what = "damaged" if most <= limit else f"damaged or decompresses to more than the limit of {limit} bytes"
+        raise DecompressionError(f"the {name} payload is {what}: {error}") from error
+    if size > limit:
+        raise DecompressionError(beyond_limit(f"{name} payload", limit))
+    return bytes(memoryview(room)[:size])

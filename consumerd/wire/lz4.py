@@ -13,7 +13,7 @@ import struct
 
 import cramjam
 
-from consumerd.wire.compression import most_pieces
+from consumerd.wire.compression import decompress_frame, most_pieces
 from consumerd.wire.errors import DecompressionError, beyond_limit
 
 MAGIC = b"\x04\x22\x4d\x18"
@@ -96,19 +96,9 @@ def lz4_decompress(data: bytes, *, limit: int) -> bytes:
             raise DecompressionError(f"an lz4 frame that can hold {most} bytes claims to hold {claimed}")
         most = claimed
         if claimed > limit:
-            raise _too_large(limit)
+            raise DecompressionError(beyond_limit("lz4 payload", limit))
     frame = data if end == len(data) and data[header] == checksum else _mended(data, header, checksum, end)
-    try:
-        if most <= limit:
-            return bytes(cramjam.lz4.decompress(frame))
-        room = bytearray(limit + 1)
-        size = cramjam.lz4.decompress_into(frame, room)
-    except cramjam.DecompressionError as error:
-        what = "damaged" if most <= limit else f"damaged or decompresses to more than the limit of {limit} bytes"
-        raise DecompressionError(f"the lz4 payload is {what}: {error}") from error
-    if size > limit:
-        raise _too_large(limit)
-    return bytes(memoryview(room)[:size])
+    return decompress_frame("lz4", cramjam.lz4, frame, most, limit)
 
 
 def _mended(data: bytes, header: int, checksum: int, end: int) -> bytes:
@@ -137,7 +127,3 @@ def _extent(data: bytes, position: int, flags: int, block_size: int) -> tuple[in
         most += stored if size & _RAW else min(block_size, stored * _MAX_RATIO)
         position += stored + after
     raise DecompressionError("the lz4 payload is truncated")
-
-
-def _too_large(limit: int) -> DecompressionError:
-    return DecompressionError(beyond_limit("lz4 payload", limit))

@@ -1,16 +1,15 @@
 """Zstandard frames, the codec of record batches since Kafka 2.1.
 
 Strategy: frames and the headers of their blocks are walked here, which tells what they can hold at most (a block never
-holds more than 128 KiB) before anything is allocated; decoding is cramjam's. Where more than the limit is possible, the
-output goes into a buffer of the limit's size, whose untouched pages cost nothing.
+holds more than 128 KiB) before anything is allocated; decoding is cramjam's.
 """
 
 from __future__ import annotations
 
 import cramjam
 
-from consumerd.wire.compression import most_pieces
-from consumerd.wire.errors import DecompressionError, beyond_limit
+from consumerd.wire.compression import decompress_frame, most_pieces
+from consumerd.wire.errors import DecompressionError
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 #: The default level of Kafka's producers.
@@ -29,18 +28,7 @@ def zstd_compress(data: bytes) -> bytes:
 
 def zstd_decompress(data: bytes, *, limit: int) -> bytes:
     """The content of all frames in `data`, of at most `limit` bytes. Raises DecompressionError."""
-    most = _most(data)
-    try:
-        if most <= limit:
-            return bytes(cramjam.zstd.decompress(data))
-        room = bytearray(limit + 1)
-        size = cramjam.zstd.decompress_into(data, room)
-    except cramjam.DecompressionError as error:
-        what = "damaged" if most <= limit else f"damaged or decompresses to more than the limit of {limit} bytes"
-        raise DecompressionError(f"the zstd payload is {what}: {error}") from error
-    if size > limit:
-        raise DecompressionError(beyond_limit("zstd payload", limit))
-    return bytes(memoryview(room)[:size])
+    return decompress_frame("zstd", cramjam.zstd, data, _most(data), limit)
 
 
 def _most(data: bytes) -> int:
