@@ -407,17 +407,12 @@ class V08Producer:
 
     def _take(self, size: int) -> bool:
         """Take `size` bytes from the budget, if they are free and no caller waits for some. Return whether it did."""
-        if size > self._credit and not self._borrow(size):
-            return False
+        if size > self._credit and not self._grow(size - self._credit):
+            self._recall_all()
+            if size > self._credit and not self._grow(size - self._credit):
+                return False
         self._credit -= size
         return True
-
-    def _borrow(self, size: int) -> bool:
-        """Raise the credit to `size` bytes, or more; return False if they are not free, and then nothing is leased."""
-        if self._grow(size - self._credit):
-            return True
-        self._recall_all()
-        return size <= self._credit or self._grow(size - self._credit)
 
     def _grow(self, missing: int) -> bool:
         """Raise the credit by `missing` bytes, or more; return False if they are not free."""
