@@ -56,7 +56,6 @@ class TopicFilter:
 
     kind: FilterKind
     text: str
-    _program: regex.Program = field(init=False, repr=False, compare=False)
     _size: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -65,8 +64,7 @@ class TopicFilter:
                 f"a topic filter of {len(self.text)} characters is too long: at most {MAX_FILTER_LENGTH} are read"
             )
         object.__setattr__(self, "text", normalise(self.text))
-        object.__setattr__(self, "_program", _compiled(self.text))
-        object.__setattr__(self, "_size", regex.size(self._program))
+        object.__setattr__(self, "_size", regex.size(_compiled(self.text)))
 
     def matches(self, topic: str) -> bool:
         """Whether `topic` is included: its whole name matches (whitelist), or does not match (blacklist).
