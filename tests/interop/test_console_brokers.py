@@ -12,7 +12,7 @@ import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.demo.processes import clean_environment, consumerd_command
-from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.routing import key_partition
 from tests.support.kafka import RELEASES
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

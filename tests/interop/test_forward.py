@@ -17,8 +17,8 @@ from consumerd.demo.processes import consumerd_command
 from consumerd.handlers import Batch, Handler, HandlerContext, load_handler
 from consumerd.handlers.forward.identity import read_identity
 from consumerd.handlers.forward.target_log import TargetLog
-from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.routing import key_partition
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import Codec, decode_batch, encode_message_set
 from consumerd.wire.v08.records import Record, decode_records, encode_record_batch

@@ -27,7 +27,7 @@ from consumerd.base.errors import BrokerError
 from consumerd.demo.ports import free_port
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.producer import NotSentError
-from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.routing import key_partition
 from tests.support.kafka import RELEASES, KafkaBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]

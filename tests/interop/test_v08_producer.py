@@ -16,8 +16,8 @@ from consumerd.member.fetch.lane import Lane
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
-from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.routing import key_partition
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v07 import EARLIEST
 from consumerd.wire.v08.records import RecordCodec

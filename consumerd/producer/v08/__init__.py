@@ -6,7 +6,7 @@ timeout has passed. Since 0.11 it is idempotent: brokers recognise a batch that 
 
 In: messages of `V08Producer.send`. Out: record batches at the leaders, in order, once where brokers recognise repeats.
 
-Files in reading order: settings, producer, routing, murmur2, batches, sizes, sender, delivery, transaction_tables,
+Files in reading order: settings, producer, routing, batches, sizes, sender, delivery, transaction_tables,
 transactions, lines.
 
 Easy to miss:

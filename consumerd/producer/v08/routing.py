@@ -1,21 +1,51 @@
 """Routing of messages to partitions, and so to their queues.
 
 Strategy: the metadata of a topic are kept in the form in which each message needs them, for as long as the client's
-metadata are the same object. The key decides as for the JVM's producers. Messages without one stick to a partition
-until its batch is sent, because few large batches cost less than many small ones; or they take turns. They are sent to
-partitions that have a leader, if any has: elsewhere they would wait, and fail in the end.
+metadata are the same object. The key decides as for the JVM's producers of 0.8.2 and later, so that theirs and ours put
+a key's messages into one partition: MurmurHash2 with their seed, its sign bit cleared, modulo the number of partitions.
+Messages without one stick to a partition until its batch is sent, because few large batches cost less than many small
+ones; or they take turns. They are sent to partitions that have a leader, if any has: elsewhere they would wait, and
+fail in the end.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import cycle
 from random import Random
+from typing import Final
 
 from consumerd.base.errors import BrokerError
 from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.producer.v08.batches import PartitionQueue
-from consumerd.producer.v08.murmur2 import key_partition
+
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The hash as an unsigned 32-bit number."""
+    length = len(data)
+    value = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        word = word * _M & _MASK
+        word ^= word >> 24
+        value = (value * _M & _MASK) ^ (word * _M & _MASK)
+    if rest := data[whole:]:
+        value = (value ^ int.from_bytes(rest, "little")) * _M & _MASK
+    value ^= value >> 13
+    value = value * _M & _MASK
+    return value ^ (value >> 15)
+
+
+@lru_cache(maxsize=1 << 16)
+def key_partition(key: bytes, count: int) -> int:
+    """The partition of `key` among `count` (at least 1). Results are cached, since keys repeat."""
+    return (murmur2(key) & 0x7FFFFFFF) % count
 
 
 class Route:

@@ -29,7 +29,7 @@ from consumerd.producer import (
     load_partitioner,
     open_producer,
 )
-from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.routing import key_partition
 from consumerd.wire.v07 import Codec
 from consumerd.wire.v08.records import RecordCodec
 from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster

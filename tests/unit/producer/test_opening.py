@@ -30,7 +30,7 @@ from consumerd.producer import (
     open_producer,
     opening,
 )
-from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.routing import key_partition
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from tests.unit.producer.conftest import Told, World
 from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster

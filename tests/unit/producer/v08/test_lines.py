@@ -17,8 +17,8 @@ from consumerd.cli.main import explain
 from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.producer.lines import LineReader
 from consumerd.producer.v08.lines import LinePlan, LineSender
-from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.routing import key_partition
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
 from tests.support.prepared_requests import OneBroker, request_body

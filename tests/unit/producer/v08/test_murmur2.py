@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumerd.producer.v08.murmur2 import key_partition, murmur2
+from consumerd.producer.v08.routing import key_partition, murmur2
 
 
 # Results of Java's `Utils.murmur2` from the tests of its clients; int32 there, so the sign is removed.

@@ -18,8 +18,8 @@ from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD, Delivery, message_size
-from consumerd.producer.v08.murmur2 import key_partition
 from consumerd.producer.v08.producer import V08Producer
+from consumerd.producer.v08.routing import key_partition
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.wire.v08.records import Record, decode_records
 from tests.support.prepared_requests import OneBroker, one_broker, request_body

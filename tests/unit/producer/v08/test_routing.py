@@ -11,8 +11,7 @@ from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.producer.v08.batches import PartitionQueue
-from consumerd.producer.v08.murmur2 import key_partition
-from consumerd.producer.v08.routing import Route
+from consumerd.producer.v08.routing import Route, key_partition
 
 COUNT = 4
 

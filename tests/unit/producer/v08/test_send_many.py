@@ -12,7 +12,7 @@ import pytest
 from consumerd.base.errors import BrokerError
 from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD, BatchRange, Deliveries
-from consumerd.producer.v08.murmur2 import key_partition
+from consumerd.producer.v08.routing import key_partition
 from tests.unit.producer.v08.test_producer import PARTITIONS, MemoryCluster, producer
 
 pytestmark = [pytest.mark.usefixtures("either_codec")]
