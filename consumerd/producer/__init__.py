@@ -47,9 +47,8 @@ from consumerd.producer.v07.event_handling import DefaultEventHandler
 from consumerd.producer.v07.events import CallbackHandler, Event, EventHandler, EventsFailedError
 from consumerd.producer.v07.keys import Key, java_bytes_hash, java_string_hash, key_index
 from consumerd.producer.v07.producer import Producer
-from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, StaticRouter
+from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, StaticRouter, ZooKeeperRouter
 from consumerd.producer.v07.settings import ProducerSettings, QueueSettings, WhenFull
-from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
 from consumerd.producer.v08.producer import ProducerTransaction, V08Producer
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.producer.v08.transactions import TransactionOffset

@@ -34,8 +34,7 @@ from consumerd.producer.partitioners import load_partitioner
 from consumerd.producer.v07.async_producer import AsyncProducer
 from consumerd.producer.v07.events import CallbackHandler, EventHandler
 from consumerd.producer.v07.producer import Producer
-from consumerd.producer.v07.routing import Router, StaticRouter
-from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
+from consumerd.producer.v07.routing import Router, StaticRouter, ZooKeeperRouter
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.wire.registry.dialect import Dialect
 

@@ -6,7 +6,7 @@ request confirms it, and `verify` can read the messages back. `AsyncProducer` ad
 
 In: messages of `Producer.send`. Out: PRODUCE requests, verified if wanted.
 
-Files in reading order: settings, data, producer, routing, zookeeper_routing, keys, encoding, sending, links,
+Files in reading order: settings, data, producer, routing, keys, encoding, sending, links,
 verify, async_producer, event_queue, events, event_handling, dispatch.
 
 Easy to miss:

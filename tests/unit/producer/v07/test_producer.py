@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 from consumerd.net.errors import ConnectError, ConnectionClosedError
 from consumerd.producer import CallbackHandler, ProducerData, ProducerSettings, QueueSettings, Route, Router, WhenFull
 from consumerd.producer.errors import EncodingError, NoBrokerError, NoPartitionError, UncertainError
-from consumerd.producer.v07.routing import ANY_PARTITION
-from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
+from consumerd.producer.v07.routing import ANY_PARTITION, ZooKeeperRouter
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.errors import InvalidTopicError
 from consumerd.wire.v07 import Codec, FetchRequest

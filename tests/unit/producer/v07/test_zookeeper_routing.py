@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
-from consumerd.producer.v07.zookeeper_routing import ZooKeeperRouter
+from consumerd.producer.v07.routing import ZooKeeperRouter
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
 from consumerd.wire.registry.errors import DialectError
 
