@@ -116,8 +116,9 @@ class ZooKeeperMember:
         self._snapshots = SnapshotSchedule(self.settings, Jitter(consumer_id))
         self._nudges = _Nudges(self.settings)
         self._holdings = Holdings()
-        self._link = Link.NONE
-        self._phase = Phase.OUTSIDE
+        #: The state of the session, and the phase of the membership.
+        self.link = Link.NONE
+        self.phase = Phase.OUTSIDE
         self._session_id = 0
         # The target, its reason, and its unclaimed partitions; empty before the first snapshot of a session.
         self._decided = False
@@ -150,16 +151,6 @@ class ZooKeeperMember:
     # ---- State for other rooms --------------------------------------------------------------------------------------
 
     @property
-    def phase(self) -> Phase:
-        """The phase of the membership."""
-        return self._phase
-
-    @property
-    def link(self) -> Link:
-        """The state of the session."""
-        return self._link
-
-    @property
     def target(self) -> Mapping[TopicPartition, int]:
         """The target of the last decision: partition -> stream."""
         return self._target.own
@@ -171,7 +162,7 @@ class ZooKeeperMember:
 
     def waits_only_for(self, blocked: Container[TopicPartition]) -> bool:
         """Whether a target is decided, and all of it is consumed or among `blocked`."""
-        if not self._decided or self._phase is not Phase.MEMBER or self._link is not Link.UP:
+        if not self._decided or self.phase is not Phase.MEMBER or self.link is not Link.UP:
             return False
         held = map(self._holdings.get, rest := [each for each in self._target.own if each not in blocked])
         return sum(each is not None and each.state is Hold.CONSUMING for each in held) == len(rest)
@@ -182,10 +173,10 @@ class ZooKeeperMember:
         state = Hold.FREE if holding is None else holding.state
         if state is Hold.CONSUMING:
             return None
-        if self._link is not Link.UP:
+        if self.link is not Link.UP:
             return "there is no connection to ZooKeeper"
-        if self._phase is not Phase.MEMBER:
-            leaving = self._phase in (Phase.LEAVING, Phase.LEFT)
+        if self.phase is not Phase.MEMBER:
+            leaving = self.phase in (Phase.LEAVING, Phase.LEFT)
             return "the member is leaving the group" if leaving else "the member's id node is not registered"
         if not self._decided:
             return "no snapshot of the group was read in this session"
@@ -204,8 +195,8 @@ class ZooKeeperMember:
     def settled(self) -> bool:
         """Whether we are a member and consume exactly our target, which may be empty: readiness."""
         return (
-            self._phase is Phase.MEMBER
-            and self._link is Link.UP
+            self.phase is Phase.MEMBER
+            and self.link is Link.UP
             and self._decided
             and len(self._holdings) == self._holdings.count(Hold.CONSUMING) == len(self._target.own)
         )
@@ -214,7 +205,7 @@ class ZooKeeperMember:
 
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         """Return the actions for `event` at the time `now` (seconds, monotonic). See `consumerd.group.events`."""
-        if self._phase is Phase.LEFT:
+        if self.phase is Phase.LEFT:
             return []
         self._now = now
         self._handlers[type(event)](self, event)
@@ -230,18 +221,18 @@ class ZooKeeperMember:
         return self._target_builder.steps(snapshot)
 
     def _on_session_started(self, event: e.SessionStarted) -> None:
-        if self._link is not Link.NONE:
+        if self.link is not Link.NONE:
             self._lose_session()
-        self._link = follow(LINK, self._link, LinkCause.STARTED)
+        self.link = follow(LINK, self.link, LinkCause.STARTED)
         self._session_id = event.session_id
         self._snapshots.request(SnapshotRequest(self._now))
 
     def _on_session_suspended(self, _: e.SessionSuspended) -> None:
-        self._link = follow(LINK, self._link, LinkCause.SUSPENDED)
+        self.link = follow(LINK, self.link, LinkCause.SUSPENDED)
         self._snapshots.cancel()
 
     def _on_session_resumed(self, _: e.SessionResumed) -> None:
-        self._link = follow(LINK, self._link, LinkCause.RESUMED)
+        self.link = follow(LINK, self.link, LinkCause.RESUMED)
         self._hold_until = None
         self._failed_writes = 0
         self._snapshots.request(SnapshotRequest(self._now, trigger_known=False))
@@ -275,8 +266,8 @@ class ZooKeeperMember:
         Until then the former target stays: nothing is released that others could not claim yet.
         """
         self._subscribe(event.subscription)
-        self._outdated = self._link is not Link.NONE
-        if self._phase is not Phase.LEAVING and self._link is not Link.NONE:
+        self._outdated = self.link is not Link.NONE
+        if self.phase is not Phase.LEAVING and self.link is not Link.NONE:
             self._snapshots.cancel()  # it reads the former topics
             self._snapshots.request(SnapshotRequest(self._now))
             self._snapshots.hurry()
@@ -300,12 +291,12 @@ class ZooKeeperMember:
             if holding is not None and snapshot.owner_sessions.get(partition) != self._session_id:
                 self._lose(holding)
         if target is None and not listed:  # our node must not break members that have changed the dialect meanwhile
-            self._phase = follow(PHASE, self._phase, PhaseCause.UNLISTED)
-            self._phase = follow(PHASE, self._phase, PhaseCause.NOT_REGISTERED)
+            self.phase = follow(PHASE, self.phase, PhaseCause.UNLISTED)
+            self.phase = follow(PHASE, self.phase, PhaseCause.NOT_REGISTERED)
             self._snapshots.retry(self._now)
             return
         self._actions += map(e.Warn, self._target_builder.take_warnings())
-        self._phase = follow(PHASE, self._phase, PhaseCause.LISTED if listed else PhaseCause.UNLISTED)
+        self.phase = follow(PHASE, self.phase, PhaseCause.LISTED if listed else PhaseCause.UNLISTED)
         self._listed = True
         if not listed:
             self._registering = self._ticket()
@@ -338,7 +329,7 @@ class ZooKeeperMember:
             self._registering = 0
             if self._announced is self.subscription:
                 self._outdated = False
-            self._phase = follow(PHASE, self._phase, PhaseCause.REGISTERED)
+            self.phase = follow(PHASE, self.phase, PhaseCause.REGISTERED)
             self._snapshots.retried_well()
             self._snapshots.request(SnapshotRequest(self._now))
             self._snapshots.hurry()
@@ -346,7 +337,7 @@ class ZooKeeperMember:
     def _on_registration_blocked(self, event: e.RegistrationBlocked) -> None:
         if event.ticket == self._registering:
             self._registering = 0
-            self._phase = follow(PHASE, self._phase, PhaseCause.NOT_REGISTERED)
+            self.phase = follow(PHASE, self.phase, PhaseCause.NOT_REGISTERED)
             self._snapshots.retry(self._now)
 
     def _on_unregistered(self, event: e.Unregistered) -> None:
@@ -447,7 +438,7 @@ class ZooKeeperMember:
         self._unclaimed = {p: None for p in target.own if self._holdings.get(p) is None}
 
     def _leave(self) -> None:
-        self._phase = follow(PHASE, self._phase, PhaseCause.STOP)
+        self.phase = follow(PHASE, self.phase, PhaseCause.STOP)
         self._snapshots.forget()
         self._decide(TargetAssignment(), SnapshotRequest(self._now))
 
@@ -467,8 +458,8 @@ class ZooKeeperMember:
 
     def _lose_session(self) -> None:
         """Note that the session ended, and all its nodes with it."""
-        self._link = follow(LINK, self._link, LinkCause.EXPIRED)
-        self._phase = follow(PHASE, self._phase, PhaseCause.SESSION_LOST)
+        self.link = follow(LINK, self.link, LinkCause.EXPIRED)
+        self.phase = follow(PHASE, self.phase, PhaseCause.SESSION_LOST)
         for holding in self._holdings:
             if holding.state in (Hold.CONSUMING, Hold.DRAINING):
                 self._lost.setdefault(HoldCause.SESSION_LOST, []).append(holding)
@@ -476,7 +467,7 @@ class ZooKeeperMember:
                 self._holdings.move(holding, HoldCause.SESSION_LOST, holding.ticket)
         self._registering = self._unregistering = 0
         self._listed = self._outdated = False
-        self._decided = self._phase is Phase.LEAVING
+        self._decided = self.phase is Phase.LEAVING
         self._target = TargetAssignment()
         self._unclaimed = {}
         self._hold_until = None
@@ -501,25 +492,25 @@ class ZooKeeperMember:
         self._snapshots.tick(self._now)
         touched, self._touched = self._touched, []
         self._steer(touched)
-        if self._may_write and self._phase is Phase.MEMBER and not self._holdings.count(Hold.DRAINING, Hold.RELEASING):
+        if self._may_write and self.phase is Phase.MEMBER and not self._holdings.count(Hold.DRAINING, Hold.RELEASING):
             if self._fresh or self._snapshots.idle:
                 self._claim()
             if self._nudges.taken():
                 self._actions.append(e.Nudge(self._session_id))
         self._fresh = False
         if (
-            self._link is Link.UP
-            and self._phase in (Phase.OUTSIDE, Phase.MEMBER)
+            self.link is Link.UP
+            and self.phase in (Phase.OUTSIDE, Phase.MEMBER)
             and self._snapshots.may_begin(self._now)
         ):
             self._take_snapshot()
-        if self._phase is Phase.LEAVING:
+        if self.phase is Phase.LEAVING:
             self._finish()
         self._set_timer()
 
     @property
     def _may_write(self) -> bool:
-        return self._link is Link.UP and self._hold_until is None
+        return self.link is Link.UP and self._hold_until is None
 
     def _ticket(self) -> int:
         self._last_ticket += 1
@@ -538,7 +529,7 @@ class ZooKeeperMember:
                     self._unclaimed[holding.partition] = None
                 case Hold.CONSUMING if not wanted:
                     drain.append(holding)
-                case Hold.OWNED if wanted and self._link is Link.UP and self._phase is Phase.MEMBER:
+                case Hold.OWNED if wanted and self.link is Link.UP and self.phase is Phase.MEMBER:
                     start.append(holding)
                 case Hold.OWNED | Hold.DOUBTFUL if not wanted and self._may_write:
                     release.append(holding)
@@ -615,17 +606,17 @@ class ZooKeeperMember:
         """Unregister when nothing is held any more, then finish."""
         if len(self._holdings) or self._registering or self._unregistering:
             return
-        if self._listed and self._link is not Link.NONE:
+        if self._listed and self.link is not Link.NONE:
             if self._may_write:
                 self._unregistering = self._ticket()
                 self._actions.append(e.Unregister(self._unregistering, self._session_id))
             return
-        self._phase = follow(PHASE, self._phase, PhaseCause.GONE)
+        self.phase = follow(PHASE, self.phase, PhaseCause.GONE)
         self._actions.append(e.Finished())
 
     def _set_timer(self) -> None:
         """Set the one timer to the earliest due time. One that is set too early is left alone."""
-        if self._link is not Link.UP or self._phase is Phase.LEFT:
+        if self.link is not Link.UP or self.phase is Phase.LEFT:
             return
         # Work that is already due waits for something other than time.
         times = [at for at in (self._hold_until, self._snapshots.next_time) if at is not None and at > self._now]

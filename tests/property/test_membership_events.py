@@ -308,7 +308,7 @@ def test_does_not_spin_when_everything_fails() -> None:
 
 class ClaimsBeforeReleasing(ZooKeeperMember):
     def _proceed(self) -> None:
-        if self._may_write and self._phase is Phase.MEMBER and self._decided and self._fresh:
+        if self._may_write and self.phase is Phase.MEMBER and self._decided and self._fresh:
             self._claim()
         super()._proceed()
 
