@@ -43,8 +43,13 @@ from consumerd.producer.partitioners import HashPartitioner, Partitioner, load_p
 from consumerd.producer.v07.async_producer import AsyncProducer
 from consumerd.producer.v07.data import ProducerData
 from consumerd.producer.v07.dispatch import AsyncProducerStats
-from consumerd.producer.v07.event_handling import DefaultEventHandler
-from consumerd.producer.v07.events import CallbackHandler, Event, EventHandler, EventsFailedError
+from consumerd.producer.v07.events import (
+    CallbackHandler,
+    DefaultEventHandler,
+    Event,
+    EventHandler,
+    EventsFailedError,
+)
 from consumerd.producer.v07.keys import Key, java_bytes_hash, java_string_hash, key_index
 from consumerd.producer.v07.producer import Producer
 from consumerd.producer.v07.routing import ANY_PARTITION, Route, Router, StaticRouter, ZooKeeperRouter

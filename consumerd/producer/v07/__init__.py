@@ -6,8 +6,8 @@ request confirms it, and `verify` can read the messages back. `AsyncProducer` ad
 
 In: messages of `Producer.send`. Out: PRODUCE requests, verified if wanted.
 
-Files in reading order: settings, data, producer, routing, keys, encoding, sending, links,
-verify, async_producer, event_queue, events, event_handling, dispatch.
+Files in reading order: settings, data, producer, routing, keys, encoding, sending, links, verify, async_producer,
+event_queue, events, dispatch.
 
 Easy to miss:
 

@@ -1,7 +1,7 @@
 """The asynchronous producer: `send` puts messages into a queue, and a task of its own sends them in batches.
 
 Strategy: the queue decides when a batch is due (`event_queue`); an event handler encodes and sends it
-(`dispatch`, `event_handling`), through a synchronous `Producer` and with its settings. Batches go out one after the
+(`dispatch`, `events`), through a synchronous `Producer` and with its settings. Batches go out one after the
 other, so the order of a partition is the order of `send`. The guarantees:
 
 - `send` returned: the message is in the queue. It is lost if the process ends without `close`.
@@ -28,9 +28,8 @@ from consumerd.base.ports import Clock
 from consumerd.producer.errors import ProducerClosedError, QueueFullError
 from consumerd.producer.v07.data import NOT_A_LIST, ProducerData, require_plain
 from consumerd.producer.v07.dispatch import AsyncProducerStats, Dispatch
-from consumerd.producer.v07.event_handling import DefaultEventHandler
 from consumerd.producer.v07.event_queue import EventQueue
-from consumerd.producer.v07.events import CallbackHandler, Event, EventHandler
+from consumerd.producer.v07.events import CallbackHandler, DefaultEventHandler, Event, EventHandler
 from consumerd.producer.v07.producer import Producer
 from consumerd.producer.v07.settings import QueueSettings, WhenFull
 from consumerd.wire.v07 import validate_topic
