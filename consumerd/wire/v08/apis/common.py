@@ -31,6 +31,12 @@ def array(name: str, what: str, *of: Field, **options: Any) -> Field:
     return Field(name, ARRAY, what, of=of, **options)
 
 
+def by_topic(what: str, *of: Field, topic: tuple[Field, ...] = (TOPIC_NAME,), **options: Any) -> Field:
+    """`topics`, each with the fields `topic` and its `partitions`, which have the fields `of`."""
+    partitions = array("partitions", f"{what}, by partition.", *of)
+    return array("topics", f"{what}, by topic.", *topic, partitions, **options)
+
+
 def ignorable(name: str, type: FieldType, what: str, *, default: Any, **options: Any) -> Field:  # noqa: A002
     """A field that is left out of versions without it. `options` as `Field` takes them."""
     return Field(name, type, what, default=default, ignorable=True, **options)
@@ -82,32 +88,26 @@ def current_leader_epoch(*, since: int) -> Field:
 
 def offsets_to_commit(*topic: Field, epoch_since: int, timestamp: tuple[Field, ...] = ()) -> Field:
     """`topics` of a commit. `topic`: the fields that name a topic; `timestamp`: those between offset and epoch."""
-    return array(
-        "topics",
-        "The offsets, by topic.",
-        *topic,
-        array(
-            "partitions",
-            "The offsets, by partition.",
-            PARTITION_INDEX,
-            Field("committed_offset", INT64, "Offset of the next message to handle."),
-            *timestamp,
-            ignorable(
-                "committed_leader_epoch",
-                INT32,
-                "Epoch of the last message handled, -1 for unknown.",
-                since=epoch_since,
-                default=-1,
-            ),
-            Field("committed_metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None),
+    return by_topic(
+        "The offsets",
+        PARTITION_INDEX,
+        Field("committed_offset", INT64, "Offset of the next message to handle."),
+        *timestamp,
+        ignorable(
+            "committed_leader_epoch",
+            INT32,
+            "Epoch of the last message handled, -1 for unknown.",
+            since=epoch_since,
+            default=-1,
         ),
+        Field("committed_metadata", STRING, "Any text to keep with it, or null.", nullable=0, default=None),
+        topic=topic,
     )
 
 
 def commit_results(*topic: Field) -> Field:
     """`topics` of the answer to a commit. `topic`: the fields that name a topic."""
-    partitions = array("partitions", "The results, by partition.", PARTITION_INDEX, error_code())
-    return array("topics", "The results, by topic.", *topic, partitions)
+    return by_topic("The results", PARTITION_INDEX, error_code(), topic=topic)
 
 
 def group_instance_id(*, since: int, ignorable: bool = False) -> Field:

@@ -9,6 +9,7 @@ from consumerd.wire.v08.apis.common import (
     PARTITION_INDEX,
     TOPIC_NAME,
     array,
+    by_topic,
     commit_results,
     current_leader_epoch,
     error_code,
@@ -41,39 +42,25 @@ LIST_OFFSETS: Api[bodies.ListOffsetsRequest, bodies.ListOffsetsResponse] = Api(
         Field(
             "isolation_level", INT8, "0: the end is the high watermark; 1: the last stable offset.", since=2, default=0
         ),
-        array(
-            "topics",
-            "What is asked, by topic.",
-            TOPIC_NAME,
-            array(
-                "partitions",
-                "What is asked, by partition.",
-                PARTITION_INDEX,
-                current_leader_epoch(since=4),
-                Field("timestamp", INT64, "The time (see above)."),
-                Field("max_num_offsets", INT32, "Most offsets to give.", until=0, default=1),
-            ),
+        by_topic(
+            "What is asked",
+            PARTITION_INDEX,
+            current_leader_epoch(since=4),
+            Field("timestamp", INT64, "The time (see above)."),
+            Field("max_num_offsets", INT32, "Most offsets to give.", until=0, default=1),
         ),
         ignorable("timeout_ms", INT32, "How long the broker may look in remote storage, ms.", since=10, default=30_000),
     ),
     response=(
         throttle_time(since=2, obeyed=3),
-        array(
-            "topics",
-            "The offsets, by topic.",
-            TOPIC_NAME,
-            array(
-                "partitions",
-                "The offsets, by partition.",
-                PARTITION_INDEX,
-                error_code(),
-                Field("old_style_offsets", ARRAY, "The offsets, newest first.", of=INT64, until=0, default=()),
-                Field("timestamp", INT64, "The time of the message at `offset`, -1 for none.", since=1, default=-1),
-                Field("offset", INT64, "The offset, -1 where no message is of that time.", since=1, default=-1),
-                ignorable(
-                    "leader_epoch", INT32, "Epoch of the leader that wrote it, -1 for unknown.", since=4, default=-1
-                ),
-            ),
+        by_topic(
+            "The offsets",
+            PARTITION_INDEX,
+            error_code(),
+            Field("old_style_offsets", ARRAY, "The offsets, newest first.", of=INT64, until=0, default=()),
+            Field("timestamp", INT64, "The time of the message at `offset`, -1 for none.", since=1, default=-1),
+            Field("offset", INT64, "The offset, -1 where no message is of that time.", since=1, default=-1),
+            ignorable("leader_epoch", INT32, "Epoch of the leader that wrote it, -1 for unknown.", since=4, default=-1),
         ),
     ),
 )
@@ -97,39 +84,29 @@ OFFSET_FOR_LEADER_EPOCH: Api[bodies.OffsetForLeaderEpochRequest, bodies.OffsetFo
             since=3,
             default=-1,
         ),
-        array(
-            "topics",
-            "What is asked, by topic.",
-            Field("topic", STRING, "Name of the topic."),
-            array(
-                "partitions",
-                "What is asked, by partition.",
-                Field("partition", INT32, "Number of the partition."),
-                current_leader_epoch(since=2),
-                Field("leader_epoch", INT32, "The epoch whose end is asked for."),
-            ),
+        by_topic(
+            "What is asked",
+            Field("partition", INT32, "Number of the partition."),
+            current_leader_epoch(since=2),
+            Field("leader_epoch", INT32, "The epoch whose end is asked for."),
+            topic=(Field("topic", STRING, "Name of the topic."),),
         ),
     ),
     response=(
         throttle_time(since=2, obeyed=2),
-        array(
-            "topics",
-            "The ends, by topic.",
-            Field("topic", STRING, "Name of the topic."),
-            array(
-                "partitions",
-                "The ends, by partition.",
-                error_code(),
-                Field("partition", INT32, "Number of the partition."),
-                ignorable(
-                    "leader_epoch",
-                    INT32,
-                    "The largest epoch that is not above the one asked for, -1 for none.",
-                    since=1,
-                    default=-1,
-                ),
-                Field("end_offset", INT64, "The offset after its last message, -1 for unknown."),
+        by_topic(
+            "The ends",
+            error_code(),
+            Field("partition", INT32, "Number of the partition."),
+            ignorable(
+                "leader_epoch",
+                INT32,
+                "The largest epoch that is not above the one asked for, -1 for none.",
+                since=1,
+                default=-1,
             ),
+            Field("end_offset", INT64, "The offset after its last message, -1 for unknown."),
+            topic=(Field("topic", STRING, "Name of the topic."),),
         ),
     ),
 )
@@ -236,24 +213,13 @@ OFFSET_FETCH: Api[bodies.OffsetFetchRequest, bodies.OffsetFetchResponse] = Api(
     ),
     response=(
         throttle_time(since=3, obeyed=4),
-        array(
-            "topics",
-            "The offsets, by topic.",
-            TOPIC_NAME,
-            array("partitions", "The offsets, by partition.", *_PARTITION_RESPONSE),
-            until=7,
-        ),
+        by_topic("The offsets", *_PARTITION_RESPONSE, until=7),
         error_code("The error of the whole request, 0 for none.", since=2, until=7),
         array(
             "groups",
             "The offsets, by group.",
             GROUP_ID,
-            array(
-                "topics",
-                "The offsets, by topic.",
-                *_TOPIC,
-                array("partitions", "The offsets, by partition.", *_PARTITION_RESPONSE),
-            ),
+            by_topic("The offsets", *_PARTITION_RESPONSE, topic=_TOPIC),
             error_code("The error of this group, 0 for none."),
             since=8,
         ),
