@@ -31,10 +31,17 @@ def array(name: str, what: str, *of: Field, **options: Any) -> Field:
     return Field(name, ARRAY, what, of=of, **options)
 
 
-def by_topic(what: str, *of: Field, topic: tuple[Field, ...] = (TOPIC_NAME,), **options: Any) -> Field:
+def by_topic(
+    what: str,
+    *of: Field,
+    topic: tuple[Field, ...] = (TOPIC_NAME,),
+    names: tuple[str, str] = ("topics", "partitions"),
+    **options: Any,
+) -> Field:
     """`topics`, each with the fields `topic` and its `partitions`, which have the fields `of`."""
-    partitions = array("partitions", f"{what}, by partition.", *of)
-    return array("topics", f"{what}, by topic.", *topic, partitions, **options)
+    topics, partitions = names
+    parts = array(partitions, f"{what}, by partition.", *of)
+    return array(topics, f"{what}, by topic.", *topic, parts, **options)
 
 
 def ignorable(name: str, type: FieldType, what: str, *, default: Any, **options: Any) -> Field:  # noqa: A002

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from consumerd.wire.v08.apis.common import (
     PARTITION_INDEX,
     array,
+    by_topic,
     current_leader,
     current_leader_epoch,
     error_code,
@@ -25,7 +26,7 @@ from consumerd.wire.v08.schema import ARRAY, INT8, INT32, INT64, NO_UUID, RECORD
 if TYPE_CHECKING:
     from consumerd.wire.v08 import message_types as bodies
 
-_TOPIC = ignorable("topic", STRING, "Name of the topic.", until=12, default="")
+_TOPIC = (ignorable("topic", STRING, "Name of the topic.", until=12, default=""), topic_id(since=13))
 
 _PARTITION = (
     Field("partition", INT32, "Number of the partition."),
@@ -132,18 +133,11 @@ FETCH: Api[bodies.FetchRequest, bodies.FetchResponse] = Api(
             since=7,
             default=-1,
         ),
-        array(
-            "topics",
-            "What to read, by topic, in the order in which the answer is filled.",
-            _TOPIC,
-            topic_id(since=13),
-            array("partitions", "What to read, by partition.", *_PARTITION),
-        ),
+        by_topic("What to read", *_PARTITION, topic=_TOPIC),
         array(
             "forgotten_topics_data",
             "Partitions that leave the fetch session.",
-            _TOPIC,
-            topic_id(since=13),
+            *_TOPIC,
             Field("partitions", ARRAY, "Numbers of the partitions.", of=INT32),
             since=7,
             default=(),
@@ -154,13 +148,7 @@ FETCH: Api[bodies.FetchRequest, bodies.FetchResponse] = Api(
         throttle_time(since=1, obeyed=8),
         error_code("Why nothing at all could be read; 0 otherwise.", since=7),
         Field("session_id", INT32, "Id of the fetch session, 0 for none.", since=7, default=0),
-        array(
-            "responses",
-            "What was read, by topic.",
-            _TOPIC,
-            topic_id(since=13),
-            array("partitions", "What was read, by partition.", *_PARTITION_RESPONSE),
-        ),
+        by_topic("What was read", *_PARTITION_RESPONSE, topic=_TOPIC, names=("responses", "partitions")),
         node_endpoints(since=16),
     ),
 )

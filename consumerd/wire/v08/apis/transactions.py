@@ -71,16 +71,11 @@ ADD_PARTITIONS_TO_TXN: Api[bodies.AddPartitionsToTxnRequest, bodies.AddPartition
     ),
     response=(
         throttle_time(since=0, obeyed=1),
-        array(
-            "results_by_topic",
-            "The results, by topic.",
-            TOPIC_NAME,
-            array(
-                "results_by_partition",
-                "The results, by partition.",
-                PARTITION_INDEX,
-                Field("partition_error_code", INT16, "The error, 0 for none.", default=0),
-            ),
+        by_topic(
+            "The results",
+            PARTITION_INDEX,
+            Field("partition_error_code", INT16, "The error, 0 for none.", default=0),
+            names=("results_by_topic", "results_by_partition"),
         ),
     ),
 )
