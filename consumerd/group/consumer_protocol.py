@@ -238,7 +238,8 @@ class ConsumerProtocolMember(BrokerMember):
         if self._phase in FOLLOWING:
             self._revoke()
             self._start()
-            self._refresh()
+            if self._now >= self._refresh_at:
+                self._read_topics(self._topics_to_read)
         if self._phase in MEMBER:
             self._beat()
         self._proceed_leaving()
@@ -284,10 +285,6 @@ class ConsumerProtocolMember(BrokerMember):
         if new:
             self._held |= new
             self._actions.append(e.StartConsuming(tuple(sorted(new)), self.session_id))
-
-    def _refresh(self) -> None:
-        if self._now >= self._refresh_at:
-            self._read_topics(self._topics_to_read)
 
     def _beat(self) -> None:
         if not self._beating and (self._urgent or self._now >= self._beat_at):

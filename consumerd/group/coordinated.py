@@ -232,7 +232,9 @@ class CoordinatedMember(BrokerMember):
             self._not_known(code)
             self._back_off()
             if self._phase is Phase.SYNCING:
-                self._retry_at_once()
+                self._refusals += 1
+                if self._refusals <= _HURRIED:
+                    self._retry_at = self._now
         else:
             self._refuse(code)
             return
@@ -318,12 +320,6 @@ class CoordinatedMember(BrokerMember):
     def _leave_epoch(self) -> int | None:
         # A static member's place is kept; a member without an id never was one.
         return -1 if self.instance_id is None and self.member_id else None
-
-    def _retry_at_once(self) -> None:
-        """Retry at once for the first refusals, because the other members wait for us."""
-        self._refusals += 1
-        if self._refusals <= _HURRIED:
-            self._retry_at = self._now
 
     def _sync(self, assignments: tuple[tuple[str, bytes], ...]) -> None:
         self._waiting = self._ticket()
