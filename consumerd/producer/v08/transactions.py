@@ -203,15 +203,12 @@ class Transactions:
 
     def __init__(self, client: ClusterClient, settings: V08ProducerSettings, clock: Clock) -> None:
         assert settings.transactional_id is not None  # the caller made it for a transactional producer
-        self.state = TransactionState(settings.transactional_id)
+        #: The id under which the coordinator knows the producer.
+        self.transactional_id = settings.transactional_id
+        self.state = TransactionState(self.transactional_id)
         self._client = client
         self._settings = settings
         self._clock = clock
-
-    @property
-    def transactional_id(self) -> str:
-        """The id under which the coordinator knows the producer."""
-        return self.state.transactional_id
 
     @property
     def abortable(self) -> bool:
