@@ -67,9 +67,9 @@ def error_code(what: str = "The error, 0 for none.", *, since: int = 0, until: i
     return Field("error_code", INT16, what, since=since, until=until, default=0)
 
 
-def optional_string(name: str, what: str, *, since: int, until: int | None = None) -> Field:
-    """A string that may be null, and is left out of versions without it."""
-    return ignorable(name, STRING, what, since=since, until=until, nullable=since, default=None)
+def optional_string(name: str, what: str, *, since: int, **options: Any) -> Field:
+    """A string that may be null, and is left out of versions without it. `options` as `Field` takes them."""
+    return ignorable(name, STRING, what, since=since, nullable=since, default=None, **options)
 
 
 def error_message(*, since: int, until: int | None = None) -> Field:

@@ -17,6 +17,7 @@ from consumerd.wire.v08.apis.common import (
     error_code,
     ignorable,
     node_endpoints,
+    optional_string,
     optional_structure,
     throttle_time,
     topic_id,
@@ -91,14 +92,8 @@ FETCH: Api[bodies.FetchRequest, bodies.FetchResponse] = Api(
     versions=(0, 18),
     flexible=12,
     request=(
-        ignorable(
-            "cluster_id",
-            STRING,
-            "The cluster that is meant, where a broker asks that is not registered yet.",
-            since=12,
-            nullable=12,
-            tag=0,
-            default=None,
+        optional_string(
+            "cluster_id", "The cluster that is meant, where a broker asks that is not registered yet.", since=12, tag=0
         ),
         ignorable("replica_id", INT32, "Broker id of a follower; -1 from consumers.", until=14, default=-1),
         Field(
