@@ -18,6 +18,8 @@ from consumerd.cli.numbers import PositiveInt
 from consumerd.cli.tables import show_rows
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
     from consumerd.storage.archives.contiguity import ArchivePartitionReport, ArchiveReport
     from consumerd.storage.archives.export import ExportReport
     from consumerd.storage.archives.findings import ArchiveFinding
@@ -133,10 +135,37 @@ def progress(what: str) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield Lines(what, SystemClock().monotonic)
         return
-    from consumerd.cli.progress_bar import bar  # noqa: PLC0415 - only where a bar is shown
+    from rich import progress as rich  # noqa: PLC0415 - only where a terminal is
+    from rich.console import Console  # noqa: PLC0415
 
-    with bar(what) as shown:
-        yield shown
+    columns = (
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.DownloadColumn(), rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[segments]}{task.fields[of]} segments, {task.fields[messages]} messages"),
+    )  # fmt: skip
+    with rich.Progress(*columns, console=Console(stderr=True)) as shown:
+        yield Bar(what, shown)
+
+
+class Bar:
+    """Progress for a terminal; `progress` is rich's."""
+
+    def __init__(self, what: str, progress: RichProgress) -> None:
+        self._progress = progress
+        self._task = progress.add_task(what, total=None, segments=0, of="", messages=0)
+        self._segments = self._messages = 0
+
+    def begin(self, total_bytes: int, segments: int | None) -> None:
+        of = "" if segments is None else f"/{segments}"
+        self._progress.update(self._task, total=total_bytes, of=of)
+
+    def advance(self, count: int) -> None:
+        self._progress.advance(self._task, count)
+
+    def segment(self, rows: int) -> None:
+        self._segments += 1
+        self._messages += rows
+        self._progress.update(self._task, segments=self._segments, messages=self._messages)
 
 
 class Lines:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from consumerd.base.errors import ConfigError, ExitCode
-from consumerd.cli.lake_progress import batch_display
 from consumerd.cli.spark_session import StoppedBySignal
 from consumerd.cli.spark_show import show_json, show_result
 from consumerd.cli.step_options import AgainOptions, again_options, require_interval, shallow_option, step_options
+from consumerd.cli.step_progress import batch_display
 
 if TYPE_CHECKING:
     from consumerd.spark.spec import SparkSpec

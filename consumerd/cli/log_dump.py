@@ -12,8 +12,7 @@ import click
 
 from consumerd.cli.archive_work import isolation_option
 from consumerd.cli.config_option import json_option
-from consumerd.cli.log_table import Column, Entry, show_table
-from consumerd.cli.tables import printable
+from consumerd.cli.tables import Column, Entry, printable, show_dump
 
 if TYPE_CHECKING:
     from consumerd.storage.log.dump import LogEntry
@@ -63,7 +62,7 @@ def command(as_json: bool, isolation: str, paths: tuple[str, ...]) -> None:
             if as_json:
                 _show_json(segment.name, entries)
             else:
-                show_table(segment.name, entries, _COLUMNS, _cells)
+                show_dump(segment.name, entries, _COLUMNS, _cells)
         else:
             from consumerd.cli import log_v08  # noqa: PLC0415
 
@@ -71,7 +70,7 @@ def command(as_json: bool, isolation: str, paths: tuple[str, ...]) -> None:
             if as_json:
                 log_v08.show_json(segment.name, batches)
             else:
-                show_table(segment.name, batches, log_v08.COLUMNS, log_v08.cells)
+                show_dump(segment.name, batches, log_v08.COLUMNS, log_v08.cells)
     problems.report()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from consumerd.cli.log_table import Column
+from consumerd.cli.tables import Column
 from consumerd.storage.archives.dumped import DumpedSegment
 from consumerd.storage.segments.batches import SegmentFlaw, StoredBatch, read_batches
 from consumerd.storage.segments.transactions import UncommittedRanges

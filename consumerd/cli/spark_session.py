@@ -28,7 +28,7 @@ import click
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ConfigError, ConsumerdError, ExitCode
 from consumerd.cli.config_option import together
-from consumerd.cli.spark_progress import Display, StepBatches, display
+from consumerd.cli.step_progress import Display, StepBatches, display
 from consumerd.spark.stopping import ends_its_batch
 
 if TYPE_CHECKING:

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import click
 
 #: Spaces between columns, and the cells to which a text is cut at most.
 _GAP: Final = "  "
 _SHORTEST: Final = 8
+#: Of a dump: rows that share a table, since rich must see a whole table before it prints, and a segment has millions of
+#: messages; and the width where standard output is not a terminal.
+_ROWS_PER_TABLE: Final = 1000
+_PIPE_WIDTH: Final = 160
+
+Entry = TypeVar("Entry", bound="DumpedEntry")
 
 
 def printable(text: str) -> str:
@@ -135,3 +142,45 @@ def _width(text: str) -> int:
     from rich.cells import cell_len  # noqa: PLC0415 - for such a text only
 
     return cell_len(text)
+
+
+class DumpedEntry(Protocol):
+    """What every entry of a dump has."""
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def problem(self) -> str | None: ...
+
+
+class Column(NamedTuple):
+    """A column of a dump's table: its head, its least width, and whether it holds numbers."""
+
+    head: str
+    width: int
+    right: bool = False
+
+
+def show_dump(
+    name: str, entries: Iterator[Entry], columns: Sequence[Column], cells: Callable[[Entry], tuple[str, ...]]
+) -> None:
+    """Print a file's entries: `columns`, then one with the first payload or the problem."""
+    from rich.console import Console  # noqa: PLC0415 - only where a dump is a table
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, emoji=False, markup=False)
+    console.print(printable(name), soft_wrap=True)
+    header = True
+    digits = 0
+    while rows := list(islice(entries, _ROWS_PER_TABLE)):
+        digits = max(digits, len("offset"), len(str(rows[-1].next_offset)))
+        table = Table(show_header=header, expand=True, box=None, pad_edge=False)
+        for column in columns:
+            justify: Any = "right" if column.right else "left"
+            table.add_column(column.head, justify=justify, min_width=column.width or digits)
+        table.add_column("first payload, or problem", no_wrap=True, overflow="ellipsis", ratio=1)
+        for entry in rows:
+            table.add_row(*cells(entry))
+        console.print(table)
+        header = False

@@ -18,8 +18,8 @@ from rich.console import Console
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
-from consumerd.cli.spark_progress import SECONDS_PER_LINE, Counter, Spinner, StepLines, display
 from consumerd.cli.spark_show import show_json, show_result, show_steps
+from consumerd.cli.step_progress import SECONDS_PER_LINE, Counter, Spinner, StepLines, display
 from consumerd.spark.step_history import StepRun
 
 PIPELINE = '[spark]\nroot = "lake"\n[spark.pipelines.p.source]\npath = "/archive"\nsubscribe = "t"\n'
@@ -198,7 +198,7 @@ def test_line_of_a_terminal_has_the_seconds_although_nothing_is_reported() -> No
 SIGNALLED = """
 import os, signal, sys, threading
 from types import SimpleNamespace
-from consumerd.cli.spark_progress import StepLines
+from consumerd.cli.step_progress import StepLines
 from consumerd.cli.spark_session import StoppedBySignal, Work, _caught_signals
 
 cancelled = threading.Event()
@@ -228,7 +228,7 @@ def test_first_signal_stops_the_steps_and_the_second_ends_the_process() -> None:
 GRACEFUL = """
 import os, signal, sys
 from types import SimpleNamespace
-from consumerd.cli.spark_progress import StepLines
+from consumerd.cli.step_progress import StepLines
 from consumerd.cli.spark_session import Work, _caught_signals
 from consumerd.spark.stopping import stop_on_signals
 
