@@ -2,6 +2,6 @@
 
 In: a command line. Out: servers and processes of ours on loopback, and an account of every message.
 
-Files in reading order: server, zookeeper, processes, children, ports, corpus, recorder, ledger,
-audit, errors, feed, early_spark, pipeline, play, result, view, watch.
+Files in reading order: zookeeper, processes, children, ports, corpus, recorder, ledger, audit, errors,
+feed, early_spark, pipeline, play, result, view, watch.
 """

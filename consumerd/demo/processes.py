@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from consumerd.base.native import PURE
-from consumerd.demo.children import Child
+from consumerd.demo.children import Child, StartedChild
 from consumerd.demo.errors import ChildError
 from consumerd.demo.ports import LOOPBACK, free_port
-from consumerd.demo.server import StartedChild
 from consumerd.service.config.toml_text import toml_key, toml_value
 
 _ATTEMPTS: Final = 4

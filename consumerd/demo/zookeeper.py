@@ -17,10 +17,9 @@ from typing import ClassVar, Final
 import structlog
 
 from consumerd.base.java import JavaRuntime, MissingRuntimeError, find_java
-from consumerd.demo.children import Child
+from consumerd.demo.children import Child, StartedChild
 from consumerd.demo.errors import ZooKeeperStartError
 from consumerd.demo.ports import LOOPBACK, free_port
-from consumerd.demo.server import StartedChild
 from consumerd.service.config.properties import format_properties
 
 _NEEDED: Final = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")

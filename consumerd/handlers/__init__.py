@@ -5,7 +5,7 @@ In: batches from a lane. Out: return (handled), a failure by the policy, or dead
 Files in reading order: api, messages, contents, context, loading, handler_stages, retry, giving_up, retry_order,
 disk_full, counts, batching, key_lanes, middleware, processes, threads, rate, dead_letters, dead_letter_files,
 dead_letter_topic, dead_letter_progress, dead_letter_replay, recorded, sparse_content, chunks, arrow_columns,
-tracebacks, slow_calls, secrets, secret_options.
+tracebacks, slow_calls, secrets.
 
 Easy to miss:
 
@@ -34,7 +34,7 @@ from consumerd.handlers.loading import load_handler, make_handler, plain_handler
 from consumerd.handlers.messages import Batch, Identity, KeyedMessage, Message
 from consumerd.handlers.middleware import HandlerCall, Middleware
 from consumerd.handlers.retry import retrying
-from consumerd.handlers.secret_options import Secret
+from consumerd.handlers.secrets import Secret
 from consumerd.net.schemas.errors import DecodeError
 
 __all__ = [

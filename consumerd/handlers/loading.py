@@ -17,7 +17,7 @@ from consumerd.base.plugins import HANDLER, call, find, listing
 from consumerd.handlers.api import Handler
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch
-from consumerd.handlers.secret_options import with_secret_files
+from consumerd.handlers.secrets import with_secret_files
 
 
 class _Completed(Handler):

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from consumerd.base.errors import ConsumerdError
-from consumerd.demo.children import Child
+from consumerd.demo.children import Child, StartedChild
 from consumerd.demo.ports import LOOPBACK, free_port
-from consumerd.demo.server import StartedChild
 
 _ATTEMPTS: Final = 3
 _POLL_SECONDS: Final = 0.02

@@ -36,7 +36,7 @@ from consumerd.handlers.api import Handler, RejectedError, RetryLaterError
 from consumerd.handlers.builtin.http_body import CONTENT_TYPES, BodyFormat, make_body
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch
-from consumerd.handlers.secret_options import Secret
+from consumerd.handlers.secrets import Secret
 from consumerd.handlers.threads import in_thread
 from consumerd.net.addresses import connect_reason
 from consumerd.net.tls import make_tls_context

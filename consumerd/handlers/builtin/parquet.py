@@ -26,7 +26,7 @@ from consumerd.handlers.builtin.parquet_rows import parquet_pieces
 from consumerd.handlers.builtin.range_folders import RangeFolders
 from consumerd.handlers.builtin.range_objects import RangeObjects
 from consumerd.handlers.builtin.ranges import IfEmpty, RangeHandler, RangeStore
-from consumerd.handlers.secret_options import Secret
+from consumerd.handlers.secrets import Secret
 from consumerd.storage.archives.errors import MissingExtraError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.options import ExportCompression

@@ -41,7 +41,7 @@ from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch, Message, payload_size
-from consumerd.handlers.secret_options import Secret
+from consumerd.handlers.secrets import Secret
 from consumerd.net.addresses import connect_reason
 
 if TYPE_CHECKING:

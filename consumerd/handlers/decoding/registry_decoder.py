@@ -27,7 +27,7 @@ from consumerd.base.settings.kind import checked
 from consumerd.base.settings.setting import Seconds
 from consumerd.handlers.decoding.api import NotReadyError, missing_extra
 from consumerd.handlers.messages import Message
-from consumerd.handlers.secret_options import Secret
+from consumerd.handlers.secrets import Secret
 from consumerd.handlers.threads import in_thread
 from consumerd.net.schemas.avro import parsed_schemas, read_value
 from consumerd.net.schemas.errors import DecodeError

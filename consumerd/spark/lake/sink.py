@@ -46,7 +46,7 @@ from consumerd.handlers.builtin.disk import look_at_directory
 from consumerd.handlers.builtin.ranges import IfEmpty
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch
-from consumerd.handlers.secret_options import Secret
+from consumerd.handlers.secrets import Secret
 from consumerd.handlers.threads import in_thread
 
 if TYPE_CHECKING:
