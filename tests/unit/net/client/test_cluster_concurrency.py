@@ -228,6 +228,7 @@ async def test_drops_each_connection_that_api_versions_fails_on(cluster: Cluster
     cluster.cuts = {API_VERSIONS.key, LIST_GROUPS.key, METADATA.key}
     with pytest.raises(ConnectionClosedError):
         await client.channel("h", 1)
+    assert not cluster.open
 
 
 async def test_drops_the_connection_that_opens_while_the_client_is_closed() -> None:
@@ -710,29 +711,3 @@ async def test_drops_the_connection_whose_metadata_request_failed(cluster: Clust
         await client.refresh()
     assert line.closed
     await client.refresh()
-
-
-# -- retries
-
-
-async def test_retries_until_the_time_is_up_with_growing_pauses() -> None:
-    clock = FakeClock(auto=True)
-    reported: list[str] = []
-    client = client_of(Cluster(), clock, retry_backoff_min=1.0, retry_backoff_max=4.0, retry_timeout=30.0)
-    client._on_retry = lambda what, error: reported.append(f"{what}: {error}")
-    attempts = 0
-
-    async def fail() -> None:
-        nonlocal attempts
-        attempts += 1
-        raise ConnectionClosedError(f"failed {attempts}")
-
-    began = clock.now
-    with pytest.raises(ConnectionClosedError) as caught:
-        await client.retrying("ask", fail)
-    assert 24.0 < clock.now - began <= 30.0
-    assert str(caught.value) == f"failed {attempts}"
-    assert reported == ["ask: failed 1"]
-    for pause, expected in zip(clock.sleeps, [1.0, 2.0, 4.0, 4.0, 4.0], strict=False):
-        assert 0.5 * expected <= pause < 1.5 * expected
-    assert len(clock.sleeps) == attempts - 1

@@ -182,24 +182,15 @@ async def test_sends_absolute_paths(chroot: str, path: str, full: str) -> None:
 # ---- Reads and writes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("watch", [False, True])
-async def test_reads_arm_a_watch_only_on_demand(watch: bool) -> None:
+@pytest.mark.parametrize("asked", [{}, {"watch": False}, {"watch": True}], ids=["default", "without", "with"])
+async def test_reads_arm_a_watch_only_on_demand(asked: dict[str, bool]) -> None:
     rig = Rig((b"x", stat()), stat(), ["b", "a"])
-    assert await rig.get("/a", watch=watch) == (b"x", stat())
-    assert await rig.exists("/a", watch=watch) == stat()
-    assert await rig.children("/a", watch=watch) == ["a", "b"]
-    assert [request.watch for request in rig.line.requests] == [watch] * 3
-
-
-async def test_reads_arm_no_watch_by_default() -> None:
-    rig = Rig((b"x", stat()), stat(), [])
-    await rig.get("/a")
-    await rig.exists("/a")
-    await rig.children("/a")
+    assert await rig.get("/a", **asked) == (b"x", stat())
+    assert await rig.exists("/a", **asked) == stat()
+    assert await rig.children("/a", **asked) == ["a", "b"]
+    watch = asked.get("watch", False)
     assert rig.line.requests == [
-        GetDataRequest("/a", watch=False),
-        ExistsRequest("/a", watch=False),
-        GetChildrenRequest("/a", watch=False),
+        kind("/a", watch=watch) for kind in (GetDataRequest, ExistsRequest, GetChildrenRequest)
     ]
 
 

@@ -207,39 +207,6 @@ async def test_adopts_the_server_s_session_timeout_and_requests_its_own_again() 
     assert asked == [1500]
 
 
-async def test_resets_the_zxid_after_closed_handshakes_alone_and_syncs_first() -> None:
-    seen: list[tuple[int, int]] = []
-    before: list[tuple[int, SessionState]] = []
-
-    async def goes(peer: Peer) -> None:
-        await peer.handshake()
-        peer.write(granted(5, 400))
-        xid, _ = await peer.request()
-        peer.write(replied(xid, struct.pack("!i", 1) + b"/", zxid=77))
-        await peer.request()
-
-    async def refuses_until_humble(peer: Peer) -> None:
-        seen.append(await peer.handshake())
-        if seen[-1][0]:
-            return
-        peer.write(granted(5, 400))
-        xid, code = await peer.request()
-        await asyncio.sleep(0.05)
-        before.append((code, session.state))
-        peer.write(replied(xid, struct.pack("!i", 1) + b"/"))
-        await peer.behave()
-
-    async with Server(goes, refuses_until_humble) as server:
-        session, events = server.session(session_timeout=0.4)
-        async with session:
-            await until(lambda: RECONNECTED in events)
-        assert {session_id for _, session_id in seen} == {5}
-        assert [zxid for zxid, _ in seen[:-1]] == [77] * (len(seen) - 1)
-        assert seen[-1][0] == 0
-        assert before == [(SYNC, SessionState.SUSPENDED)]
-        assert len(seen) >= 3
-
-
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", framed(b"x"), granted(5, -3)])
 async def test_names_a_server_that_does_not_speak_the_protocol(answer: bytes) -> None:
     async def says(peer: Peer) -> None:

@@ -461,11 +461,14 @@ def test_zxid_is_left_out_after_half_as_long_again_as_a_session_timeout_of_close
                 ensemble.timeout, ensemble.delays = 0, {}
                 ensemble.cut()
             await asyncio.sleep(20.0)
-            ensemble.timeout = 12_000
+            ensemble.timeout, ensemble.delays = 12_000, {SYNC: 0.25}
             ensemble.requests.clear()
             await asyncio.sleep(2.0)
-            # A `sync` makes up for what the zxid guarantees; the other one is the first heartbeat.
-            assert ensemble.times(SYNC) == [ensemble.handshakes[-1][0]] * 2
+            # A `sync` makes up for what the zxid guarantees, before the session goes on; then heartbeats begin.
+            began = ensemble.handshakes[-1][0]
+            assert ensemble.times(SYNC) == pytest.approx([began, began + 0.25])
+            assert (round(events[-1][0] - began, 6), events[-1][1]) == (0.25, RECONNECTED)
+            ensemble.delays = {}
             ensemble.requests.clear()
             ensemble.cut()
             await asyncio.sleep(2.0)
