@@ -39,6 +39,7 @@ from tests.simulation.kernel import Kernel
 from tests.simulation.network import Line, Network
 from tests.simulation.process import ProcessLoop
 from tests.support.fetching import Recorder
+from tests.support.scenes import Scene, played
 
 #: Without sessions, and with them.
 OLDEST_AND_NEWEST = ERAS[0], ERAS[-1]
@@ -176,18 +177,28 @@ def reading() -> Iterator[Callable[..., Reading]]:
         each.loop.unwind()
 
 
-@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_each_message_of_an_idle_partition_is_there_at_once(reading: Callable[..., Reading], era: Era) -> None:
-    async def scene(read: Reading) -> None:
-        await read.until(read.waits)
-        rng = random.Random(2)
-        for _ in range(200):
-            read.append(rng.randrange(8))
-            await asyncio.sleep(rng.expovariate(200))
-        await read.all_read()
+def reads(**options: Any) -> Callable[[Scene], Callable[..., None]]:
+    """A test that is a scene of a `Reading` with these options; with the parameter `era`, of brokers of that era."""
 
-    read = reading(era)
-    read.play(scene)
+    def decorate(scene: Scene) -> Callable[..., None]:
+        def play(reading: Callable[..., Reading], **given: Any) -> None:
+            era = {"era": given["era"]} if "era" in given else {}
+            reading(**era, **options).play(functools.partial(scene, **given))
+
+        return played(scene, play, "reading", without=1)
+
+    return decorate
+
+
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
+@reads()
+async def test_each_message_of_an_idle_partition_is_there_at_once(read: Reading, era: Era) -> None:
+    await read.until(read.waits)
+    rng = random.Random(2)
+    for _ in range(200):
+        read.append(rng.randrange(8))
+        await asyncio.sleep(rng.expovariate(200))
+    await read.all_read()
     assert read.slowest() < SOON
 
 
@@ -219,177 +230,149 @@ def test_polls_confirm_where_the_logs_of_idle_partitions_end(
     assert seen == [{None: 8}, {0: 8}, {0: 6, 1: 2}, {0: 6, 1: 2}, {None: 8}]
 
 
-def test_polls_do_not_confirm_where_a_log_with_transactions_ends(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.0)
-        assert set(map(read.pool.known_end, read.partitions)) == {None}
-
-    reading(read_committed=True).play(scene)
+@reads(read_committed=True)
+async def test_polls_do_not_confirm_where_a_log_with_transactions_ends(read: Reading) -> None:
+    await asyncio.sleep(1.0)
+    assert set(map(read.pool.known_end, read.partitions)) == {None}
 
 
 @pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_an_answered_partition_is_in_the_next_poll(reading: Callable[..., Reading], era: Era) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.0)
-        await read.until(read.waits)
-        before = read.counters.fetches
-        for number in range(20):
-            read.append(number % 8)
-            await read.all_read()
-            await asyncio.sleep(4 * ONE_WAY)
-            assert read.waits()
-        assert read.counters.fetches - before == 20
-
-    reading(era).play(scene)
-
-
-@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_partition_that_becomes_idle_does_not_wait_for_the_poll_under_way(
-    reading: Callable[..., Reading], era: Era
-) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        read.append(0, payload=b"x" * 150)  # more than a poll brings: fetched as a busy one, while the others wait
-        for _ in range(5):
-            read.append(0)
+@reads()
+async def test_an_answered_partition_is_in_the_next_poll(read: Reading, era: Era) -> None:
+    await asyncio.sleep(1.0)
+    await read.until(read.waits)
+    before = read.counters.fetches
+    for number in range(20):
+        read.append(number % 8)
         await read.all_read()
-        await asyncio.sleep(2 * ONE_WAY + 0.0002)
+        await asyncio.sleep(4 * ONE_WAY)
         assert read.waits()
-        read.append(0)
-        await read.all_read()
-        read.append(1)
-        await read.all_read()
+    assert read.counters.fetches - before == 20
 
-    read = reading(era, poll_bytes=100, size=1000)
-    read.play(scene)
+
+@pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
+@reads(poll_bytes=100, size=1000)
+async def test_partition_that_becomes_idle_does_not_wait_for_the_poll_under_way(read: Reading, era: Era) -> None:
+    await read.ready()
+    read.append(0, payload=b"x" * 150)  # more than a poll brings: fetched as a busy one, while the others wait
+    for _ in range(5):
+        read.append(0)
+    await read.all_read()
+    await asyncio.sleep(2 * ONE_WAY + 0.0002)
+    assert read.waits()
+    read.append(0)
+    await read.all_read()
+    read.append(1)
+    await read.all_read()
     assert read.slowest() < 4 * SOON  # the first few took several fetches
     assert max(list(read.delays.values())[-2:]) < SOON
 
 
-def test_more_newcomers_wait_for_one_short_poll_at_most(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        for first in (0, 1, 2, 3):
-            for _ in range(3):
-                read.append(first, payload=b"x" * 90)
-            await read.all_read()
-            await asyncio.sleep(NEWCOMER_WAIT + 4 * ONE_WAY)
-            assert read.waits(0, 1, 2, 3)
-        read.append(*range(8))
+@reads(poll_bytes=100, size=1000)
+async def test_more_newcomers_wait_for_one_short_poll_at_most(read: Reading) -> None:
+    await read.ready()
+    for first in (0, 1, 2, 3):
+        for _ in range(3):
+            read.append(first, payload=b"x" * 90)
         await read.all_read()
-
-    read = reading(poll_bytes=100, size=1000)
-    read.play(scene)
+        await asyncio.sleep(NEWCOMER_WAIT + 4 * ONE_WAY)
+        assert read.waits(0, 1, 2, 3)
+    read.append(*range(8))
+    await read.all_read()
     assert read.slowest() < NEWCOMER_WAIT + 3 * SOON
 
 
-def test_newcomers_join_the_poll_when_it_ends(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.until(read.waits)
-        for _ in range(3):
-            read.append(0, payload=b"x" * 90)
-        await read.all_read()
-        await asyncio.sleep(0.6)
-        before = read.counters.fetches
-        await asyncio.sleep(5.0)
-        assert read.counters.fetches - before == 10  # one poll in half a second
-        assert read.waits()
-
-    reading(poll_bytes=100, size=1000).play(scene)
+@reads(poll_bytes=100, size=1000)
+async def test_newcomers_join_the_poll_when_it_ends(read: Reading) -> None:
+    await read.until(read.waits)
+    for _ in range(3):
+        read.append(0, payload=b"x" * 90)
+    await read.all_read()
+    await asyncio.sleep(0.6)
+    before = read.counters.fetches
+    await asyncio.sleep(5.0)
+    assert read.counters.fetches - before == 10  # one poll in half a second
+    assert read.waits()
 
 
-def test_busy_partition_and_idle_ones_do_not_wait_for_each_other(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        for _ in range(2000):
-            read.append(0, payload=b"x" * 90)
-        rng = random.Random(3)
-        for _ in range(100):
-            read.append(rng.randrange(1, 8))
-            await asyncio.sleep(rng.expovariate(1000))
-        assert len(read.delays) < len(read.appended)  # still busy
-        await read.all_read()
-
-    read = reading(poll_bytes=100, size=1000)
-    read.play(scene)
+@reads(poll_bytes=100, size=1000)
+async def test_busy_partition_and_idle_ones_do_not_wait_for_each_other(read: Reading) -> None:
+    await read.ready()
+    for _ in range(2000):
+        read.append(0, payload=b"x" * 90)
+    rng = random.Random(3)
+    for _ in range(100):
+        read.append(rng.randrange(1, 8))
+        await asyncio.sleep(rng.expovariate(1000))
+    assert len(read.delays) < len(read.appended)  # still busy
+    await read.all_read()
     idle = [delay for (partition, _), delay in read.delays.items() if partition.partition]
     assert len(idle) == 100
     assert max(idle) < SOON
 
 
 @pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_paused_partition_is_not_asked_for_and_resumes_at_once(reading: Callable[..., Reading], era: Era) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
+@reads()
+async def test_paused_partition_is_not_asked_for_and_resumes_at_once(read: Reading, era: Era) -> None:
+    await read.ready()
+    read.pool.pause(read.partitions[0])
+    await asyncio.sleep(0.6)  # the poll under way ends
+    assert not read.kafka.log(read.partitions[0]).waiting
+    read.append(0)
+    await asyncio.sleep(1.0)
+    assert not read.delays
+    paused = read.kernel.now
+    read.pool.resume(read.partitions[0])
+    await read.all_read()
+    assert read.kernel.now - paused < SOON
+    read.delays[read.partitions[0], 0] = 0.0
+    read.append(*range(8))
+    await read.all_read()
+    assert read.slowest() < SOON
+
+
+@reads()
+async def test_partition_is_paused_and_resumed_within_one_poll(read: Reading) -> None:
+    await read.ready()
+    for _ in range(3):
         read.pool.pause(read.partitions[0])
-        await asyncio.sleep(0.6)  # the poll under way ends
-        assert not read.kafka.log(read.partitions[0]).waiting
-        read.append(0)
-        await asyncio.sleep(1.0)
-        assert not read.delays
-        paused = read.kernel.now
         read.pool.resume(read.partitions[0])
-        await read.all_read()
-        assert read.kernel.now - paused < SOON
-        read.delays[read.partitions[0], 0] = 0.0
-        read.append(*range(8))
-        await read.all_read()
-
-    read = reading(era)
-    read.play(scene)
-    assert read.slowest() < SOON
-
-
-def test_partition_is_paused_and_resumed_within_one_poll(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        for _ in range(3):
-            read.pool.pause(read.partitions[0])
-            read.pool.resume(read.partitions[0])
-            await asyncio.sleep(0.4)
-            read.append(0)
-            await read.all_read()
-
-    read = reading()
-    read.play(scene)
-    assert read.slowest() < SOON
-
-
-def test_partition_without_room_is_asked_for_again_once_there_is(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        read.handling = 0.1
+        await asyncio.sleep(0.4)
         read.append(0)
         await read.all_read()
-        read.append(0)  # is in the lane, which is full, until the first one is handled
-        await asyncio.sleep(0.05)
-        assert not read.kafka.log(read.partitions[0]).waiting
-        read.append(1)
-        await asyncio.sleep(SOON)
-        assert (read.partitions[1], 0) in read.delays
-        await read.all_read()
-        read.handling = 0.0
-        await asyncio.sleep(0.1)  # the last batch is handled
-        await read.until(read.waits, NEWCOMER_WAIT + SOON)
+    assert read.slowest() < SOON
 
-    reading(room=1).play(scene)
+
+@reads(room=1)
+async def test_partition_without_room_is_asked_for_again_once_there_is(read: Reading) -> None:
+    await read.ready()
+    read.handling = 0.1
+    read.append(0)
+    await read.all_read()
+    read.append(0)  # is in the lane, which is full, until the first one is handled
+    await asyncio.sleep(0.05)
+    assert not read.kafka.log(read.partitions[0]).waiting
+    read.append(1)
+    await asyncio.sleep(SOON)
+    assert (read.partitions[1], 0) in read.delays
+    await read.all_read()
+    read.handling = 0.0
+    await asyncio.sleep(0.1)  # the last batch is handled
+    await read.until(read.waits, NEWCOMER_WAIT + SOON)
 
 
 @pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_waiting_costs_one_small_request_each_time(reading: Callable[..., Reading], era: Era) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.5)
-        assert read.waits()
-        before = read.counters.fetches
-        tasks = len(asyncio.all_tasks())
-        await asyncio.sleep(10.0)
-        assert read.counters.fetches - before == 20
-        assert len(asyncio.all_tasks()) == tasks
-        read.append(*range(100))
-        await read.all_read()
-
-    read = reading(era, partitions=100)
-    read.play(scene)
+@reads(partitions=100)
+async def test_waiting_costs_one_small_request_each_time(read: Reading, era: Era) -> None:
+    await asyncio.sleep(1.5)
+    assert read.waits()
+    before = read.counters.fetches
+    tasks = len(asyncio.all_tasks())
+    await asyncio.sleep(10.0)
+    assert read.counters.fetches - before == 20
+    assert len(asyncio.all_tasks()) == tasks
+    read.append(*range(100))
+    await read.all_read()
     assert read.slowest() < SOON
 
 
@@ -442,22 +425,20 @@ def sessions(read: Reading, broker: int = 0) -> dict[int, FetchSession]:
 
 
 @pytest.mark.parametrize("era", WITH_SESSIONS, ids=lambda era: era.name)
-def test_polls_name_what_has_changed_only(reading: Callable[..., Reading], named: list[int], era: Era) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.5)
-        named.clear()
-        await asyncio.sleep(5.0)
-        assert named == [0] * 10
-        named.clear()
-        read.append(3, 5)
-        await read.all_read()
-        await asyncio.sleep(5.0)
-        assert (sum(named), set(named[2:])) == (2, {0})
-        assert len(named) <= 12
-        assert [len(session.parts) for session in sessions(read).values()] == [20]
-        assert read.kafka.sessions == 1
-
-    reading(era, partitions=20).play(scene)
+@reads(partitions=20)
+async def test_polls_name_what_has_changed_only(read: Reading, named: list[int], era: Era) -> None:
+    await asyncio.sleep(1.5)
+    named.clear()
+    await asyncio.sleep(5.0)
+    assert named == [0] * 10
+    named.clear()
+    read.append(3, 5)
+    await read.all_read()
+    await asyncio.sleep(5.0)
+    assert (sum(named), set(named[2:])) == (2, {0})
+    assert len(named) <= 12
+    assert [len(session.parts) for session in sessions(read).values()] == [20]
+    assert read.kafka.sessions == 1
 
 
 def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -535,129 +516,107 @@ def test_a_pool_ends_soon_where_the_broker_does_not_end_its_session(
 
 @pytest.mark.parametrize("error", [70, 71])
 @pytest.mark.parametrize("era", WITH_SESSIONS, ids=lambda era: era.name)
-def test_session_that_the_broker_does_not_continue_begins_again(
-    reading: Callable[..., Reading], era: Era, error: int
-) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.0)
-        for _ in range(5):
-            (session,) = sessions(read).values()
-            if error == 70:
-                sessions(read).clear()
-            else:
-                session.epoch += 5
-            read.append(1)
-            await read.all_read()
-            await asyncio.sleep(SOON + 4 * ONE_WAY)
-            assert read.waits()
-            read.append(*range(8))
-            await read.all_read()
-            await asyncio.sleep(0.6)
-            assert session not in sessions(read).values()
-        assert len(sessions(read)) == 1
-
-    read = reading(era)
-    read.play(scene)
+@reads()
+async def test_session_that_the_broker_does_not_continue_begins_again(read: Reading, era: Era, error: int) -> None:
+    await asyncio.sleep(1.0)
+    for _ in range(5):
+        (session,) = sessions(read).values()
+        if error == 70:
+            sessions(read).clear()
+        else:
+            session.epoch += 5
+        read.append(1)
+        await read.all_read()
+        await asyncio.sleep(SOON + 4 * ONE_WAY)
+        assert read.waits()
+        read.append(*range(8))
+        await read.all_read()
+        await asyncio.sleep(0.6)
+        assert session not in sessions(read).values()
+    assert len(sessions(read)) == 1
     assert read.slowest() < SOON + 2 * ONE_WAY
     assert read.counters.errors == {}
     assert read.counters.disconnects == 0
 
 
 @pytest.mark.parametrize("era", WITH_SESSIONS, ids=lambda era: era.name)
-def test_broker_without_room_for_sessions_is_asked_for_all(
-    reading: Callable[..., Reading], named: list[int], era: Era
-) -> None:
-    async def scene(read: Reading) -> None:
-        read.kafka.session_slots = 0
-        await read.until(read.waits)
-        for number in range(8):
-            read.append(number)
-            await read.all_read()
-            await asyncio.sleep(0.3)
-        assert named == []
-        read.kafka.session_slots = 1
-        await asyncio.sleep(1.2)
-        assert set(named) == {0}
-
-    read = reading(era)
-    read.play(scene)
+@reads()
+async def test_broker_without_room_for_sessions_is_asked_for_all(read: Reading, named: list[int], era: Era) -> None:
+    read.kafka.session_slots = 0
+    await read.until(read.waits)
+    for number in range(8):
+        read.append(number)
+        await read.all_read()
+        await asyncio.sleep(0.3)
+    assert named == []
+    read.kafka.session_slots = 1
+    await asyncio.sleep(1.2)
+    assert set(named) == {0}
     assert read.slowest() < SOON
     assert read.counters.errors == {}
 
 
 @pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_fetching_continues_when_the_broker_restarts(reading: Callable[..., Reading], era: Era) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.0)
-        read.kafka.stop_broker(0)
-        await asyncio.sleep(3.0)
-        read.kafka.brokers[0].start()
-        read.kafka.take_over(random.Random(1))
-        read.append(*range(8))
-        await read.all_read()
-        await asyncio.sleep(1.0)
-        read.delays = dict.fromkeys(read.delays, 0.0)
-        read.append(*range(8))
-        await read.all_read()
-        assert len(sessions(read)) == (era in WITH_SESSIONS)
-
-    read = reading(era)
-    read.play(scene)
+@reads()
+async def test_fetching_continues_when_the_broker_restarts(read: Reading, era: Era) -> None:
+    await asyncio.sleep(1.0)
+    read.kafka.stop_broker(0)
+    await asyncio.sleep(3.0)
+    read.kafka.brokers[0].start()
+    read.kafka.take_over(random.Random(1))
+    read.append(*range(8))
+    await read.all_read()
+    await asyncio.sleep(1.0)
+    read.delays = dict.fromkeys(read.delays, 0.0)
+    read.append(*range(8))
+    await read.all_read()
+    assert len(sessions(read)) == (era in WITH_SESSIONS)
     assert read.slowest() < SOON
 
 
 @pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_partitions_that_move_leave_the_session_of_their_former_leader(
-    reading: Callable[..., Reading], era: Era
-) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.0)
-        for number in (1, 2, 3):
-            read.kafka.lead(read.partitions[number], 1)
-        await asyncio.sleep(3.0)
-        read.append(*range(8))
-        await read.all_read()
-        await asyncio.sleep(1.0)
-        assert read.waits()
-        if era in WITH_SESSIONS:
-            parts = [sorted(n for _, n in each.parts) for broker in (0, 1) for each in sessions(read, broker).values()]
-            assert parts == [[0, 4, 5, 6, 7], [1, 2, 3]]
-
-    read = reading(era, brokers=2)
-    read.play(scene)
+@reads(brokers=2)
+async def test_partitions_that_move_leave_the_session_of_their_former_leader(read: Reading, era: Era) -> None:
+    await asyncio.sleep(1.0)
+    for number in (1, 2, 3):
+        read.kafka.lead(read.partitions[number], 1)
+    await asyncio.sleep(3.0)
+    read.append(*range(8))
+    await read.all_read()
+    await asyncio.sleep(1.0)
+    assert read.waits()
+    if era in WITH_SESSIONS:
+        parts = [sorted(n for _, n in each.parts) for broker in (0, 1) for each in sessions(read, broker).values()]
+        assert parts == [[0, 4, 5, 6, 7], [1, 2, 3]]
     assert read.slowest() < SOON
 
 
-def test_removed_partition_leaves_the_session(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await asyncio.sleep(1.0)
-        await read.pool.remove(read.partitions[0])
-        read.append(0, 1)
-        await asyncio.sleep(0.6)
-        (session,) = sessions(read).values()
-        assert sorted(number for _, number in session.parts) == list(range(1, 8))
-        assert list(read.delays) == [(read.partitions[1], 0)]
-
-    reading().play(scene)
+@reads()
+async def test_removed_partition_leaves_the_session(read: Reading) -> None:
+    await asyncio.sleep(1.0)
+    await read.pool.remove(read.partitions[0])
+    read.append(0, 1)
+    await asyncio.sleep(0.6)
+    (session,) = sessions(read).values()
+    assert sorted(number for _, number in session.parts) == list(range(1, 8))
+    assert list(read.delays) == [(read.partitions[1], 0)]
 
 
-def test_seek_does_not_wait_for_the_poll(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        read.append(0, 0, 0)
-        await read.all_read()
-        await read.ready()
-        read.delays.clear()
-        began = read.kernel.now
-        read.pool.seek(read.partitions[0], 0)
-        await read.all_read()
-        assert read.kernel.now - began < SOON
-        await asyncio.sleep(1.0)
-        read.append(0)
-        began = read.kernel.now
-        await read.all_read()
-        assert read.kernel.now - began < SOON
-
-    reading().play(scene)
+@reads()
+async def test_seek_does_not_wait_for_the_poll(read: Reading) -> None:
+    read.append(0, 0, 0)
+    await read.all_read()
+    await read.ready()
+    read.delays.clear()
+    began = read.kernel.now
+    read.pool.seek(read.partitions[0], 0)
+    await read.all_read()
+    assert read.kernel.now - began < SOON
+    await asyncio.sleep(1.0)
+    read.append(0)
+    began = read.kernel.now
+    await read.all_read()
+    assert read.kernel.now - began < SOON
 
 
 def test_topic_that_was_created_again_is_noticed_while_nothing_comes(reading: Callable[..., Reading]) -> None:
@@ -673,43 +632,36 @@ def test_topic_that_was_created_again_is_noticed_while_nothing_comes(reading: Ca
     reading(ERAS[0]).play(scene)
 
 
-def test_new_leader_epoch_in_the_metadata_is_compared_while_nothing_comes(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        before = read.kafka.requests["OffsetForLeaderEpoch"]
-        read.append(*range(8))
-        await read.all_read()
-        for partition in read.partitions:
-            log = read.kafka.log(partition)
-            log.told = log.leader, log.epoch + 1  # as another broker says
-        await read.client.refresh(["events"])
-        await asyncio.sleep(0.6)
-        assert read.kafka.requests["OffsetForLeaderEpoch"] - before >= 8
-
-    reading().play(scene)
+@reads()
+async def test_new_leader_epoch_in_the_metadata_is_compared_while_nothing_comes(read: Reading) -> None:
+    await read.ready()
+    before = read.kafka.requests["OffsetForLeaderEpoch"]
+    read.append(*range(8))
+    await read.all_read()
+    for partition in read.partitions:
+        log = read.kafka.log(partition)
+        log.told = log.leader, log.epoch + 1  # as another broker says
+    await read.client.refresh(["events"])
+    await asyncio.sleep(0.6)
+    assert read.kafka.requests["OffsetForLeaderEpoch"] - before >= 8
 
 
-def test_stale_metadata_are_requested_while_nothing_comes(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        before = read.kafka.requests["Metadata"]
-        read.client.stale(["events"])
-        await asyncio.sleep(6.0)
-        assert read.kafka.requests["Metadata"] == before + 1
-        assert read.client.is_fresh("events")
-
-    reading().play(scene)
+@reads()
+async def test_stale_metadata_are_requested_while_nothing_comes(read: Reading) -> None:
+    await read.ready()
+    before = read.kafka.requests["Metadata"]
+    read.client.stale(["events"])
+    await asyncio.sleep(6.0)
+    assert read.kafka.requests["Metadata"] == before + 1
+    assert read.client.is_fresh("events")
 
 
-def test_partitions_take_turns_where_a_response_has_no_room_for_all(reading: Callable[..., Reading]) -> None:
-    async def scene(read: Reading) -> None:
-        await read.ready()
-        for _ in range(50):
-            read.append(*range(8), payload=b"x" * 300)
-        await read.all_read()
-
-    read = reading(poll_bytes=400, size=1000, max_answer_bytes=1000)
-    read.play(scene)
+@reads(poll_bytes=400, size=1000, max_answer_bytes=1000)
+async def test_partitions_take_turns_where_a_response_has_no_room_for_all(read: Reading) -> None:
+    await read.ready()
+    for _ in range(50):
+        read.append(*range(8), payload=b"x" * 300)
+    await read.all_read()
     last = {partition: delay for (partition, offset), delay in read.delays.items() if offset == 49}
     assert max(last.values()) < 2 * min(last.values())
 
@@ -750,18 +702,15 @@ def test_sizes_of_fetches(
     assert asked[-1][:2] == (0.5, 3 * size)
 
 
-def test_position_of_a_fetch_tells_the_epoch_of_the_last_message_and_the_topic(
-    reading: Callable[..., Reading], asked: list[tuple[float, int, list[PartitionFetch]]]
+@reads(partitions=1)
+async def test_position_of_a_fetch_tells_the_epoch_of_the_last_message_and_the_topic(
+    read: Reading, asked: list[tuple[float, int, list[PartitionFetch]]]
 ) -> None:
-    async def scene(read: Reading) -> None:
-        read.kafka.lead(read.partitions[0], None)
-        read.kafka.lead(read.partitions[0], 0)  # in another epoch
-        read.append(0)
-        await read.all_read()
-        await asyncio.sleep(1.0)
-
-    read = reading(partitions=1)
-    read.play(scene)
+    read.kafka.lead(read.partitions[0], None)
+    read.kafka.lead(read.partitions[0], 0)  # in another epoch
+    read.append(0)
+    await read.all_read()
+    await asyncio.sleep(1.0)
     first, last = (named[0] for _, _, named in (asked[0], [each for each in asked if each[2]][-1]))
     epoch, topic_id = read.kafka.log(read.partitions[0]).epoch, (1).to_bytes(16, "big")
     assert epoch > 0
@@ -770,30 +719,28 @@ def test_position_of_a_fetch_tells_the_epoch_of_the_last_message_and_the_topic(
 
 
 @pytest.mark.parametrize("era", OLDEST_AND_NEWEST, ids=lambda era: era.name)
-def test_memory_is_released_whatever_ends_a_fetch(reading: Callable[..., Reading], era: Era) -> None:
-    async def scene(read: Reading) -> None:
-        await read.until(read.waits)
-        for number in range(8):
-            read.append(*range(8), *range(8), payload=b"x" * 300)
-            match number % 4:
-                case 0:
-                    read.kafka.stop_broker(0)
-                    await asyncio.sleep(0.5)
-                    read.kafka.brokers[0].start()
-                    read.kafka.take_over(random.Random(1))
-                case 1:
-                    read.kafka.lead(read.partitions[0], None)
-                    await asyncio.sleep(0.5)
-                    read.kafka.lead(read.partitions[0], 0)
-                case 2:
-                    read.pool.seek(read.partitions[1], read.pool.position(read.partitions[1]))
-            await read.all_read()
-        await asyncio.sleep(1.0)
-        assert [lane.budget.used for lane in read.lanes] == [0] * 8
-        await read.pool.remove(read.partitions[2])
-        assert [lane.budget.used for lane in read.lanes] == [0] * 8
-
-    reading(era, poll_bytes=400, size=1000).play(scene)
+@reads(poll_bytes=400, size=1000)
+async def test_memory_is_released_whatever_ends_a_fetch(read: Reading, era: Era) -> None:
+    await read.until(read.waits)
+    for number in range(8):
+        read.append(*range(8), *range(8), payload=b"x" * 300)
+        match number % 4:
+            case 0:
+                read.kafka.stop_broker(0)
+                await asyncio.sleep(0.5)
+                read.kafka.brokers[0].start()
+                read.kafka.take_over(random.Random(1))
+            case 1:
+                read.kafka.lead(read.partitions[0], None)
+                await asyncio.sleep(0.5)
+                read.kafka.lead(read.partitions[0], 0)
+            case 2:
+                read.pool.seek(read.partitions[1], read.pool.position(read.partitions[1]))
+        await read.all_read()
+    await asyncio.sleep(1.0)
+    assert [lane.budget.used for lane in read.lanes] == [0] * 8
+    await read.pool.remove(read.partitions[2])
+    assert [lane.budget.used for lane in read.lanes] == [0] * 8
 
 
 def test_handler_has_the_message_before_its_fetcher_continues(
@@ -840,18 +787,15 @@ def test_handler_has_the_message_before_the_next_poll_is_sent(
     assert delivered == [1]
 
 
-def test_response_that_is_cut_off_is_asked_for_again_as_a_busy_one(
-    reading: Callable[..., Reading], asked: list[tuple[float, int, list[PartitionFetch]]]
+@reads(partitions=1, poll_bytes=400, size=4000)
+async def test_response_that_is_cut_off_is_asked_for_again_as_a_busy_one(
+    read: Reading, asked: list[tuple[float, int, list[PartitionFetch]]]
 ) -> None:
-    async def scene(read: Reading) -> None:
-        await read.until(read.waits)
-        asked.clear()
-        for _ in range(4):
-            read.append(0, payload=b"x" * 300)
-        await read.all_read()
-        await asyncio.sleep(0.1)
-
-    read = reading(partitions=1, poll_bytes=400, size=4000)
-    read.play(scene)
+    await read.until(read.waits)
+    asked.clear()
+    for _ in range(4):
+        read.append(0, payload=b"x" * 300)
+    await read.all_read()
+    await asyncio.sleep(0.1)
     # The first message is answered alone, the next poll brings a part, one fetch the rest, and there is no empty one.
     assert [wait for wait, _, _ in asked] == [0.5, 0.0, 0.5]
