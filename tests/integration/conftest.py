@@ -282,7 +282,6 @@ class World:
         modules = directory / "modules"
         modules.mkdir()
         (modules / "bad_handlers.py").write_text(HANDLERS)
-        (modules / "bad_module.py").write_text("import consumerd\nraise OSError('no such device')\n")
         self.module_path = os.pathsep.join([str(modules), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     # -- brokers

@@ -65,19 +65,6 @@ async def test_rejects_invalid_configurations(world: Any, cli: Any) -> None:
         assert_one_sentence(outcome, ExitCode.CONFIG, words)
 
 
-async def test_rejects_handlers_that_cannot_be_loaded(world: Any) -> None:
-    cases = [
-        ({"name": "prnt"}, "unknown handler 'prnt', did you mean 'print'?"),
-        ({"name": "no_such_module:Handler"}, "no module named 'no_such_module'"),
-        ({"name": "bad_module:Handler"}, "importing 'bad_module' failed: OSError: no such device"),
-        ({"name": "bad_handlers:Failing", "options": {"txt": "x"}}, "has no option 'txt', did you mean 'text'?"),
-    ]
-    outcomes = await asyncio.gather(*(world.run(handler=handler) for handler, _ in cases))
-    for outcome, (_, words) in zip(outcomes, cases, strict=True):
-        assert_one_sentence(outcome, ExitCode.HANDLER, words)
-    assert await world.zk.exists("/consumers") is None  # nothing was joined
-
-
 async def test_treats_sys_exit_of_a_handler_as_failure(world: Any, cli: Any) -> None:
     """A service manager takes exit code 0 for a requested stop, and does not start the daemon again."""
     await world.broker()
@@ -92,6 +79,7 @@ async def test_treats_sys_exit_of_a_handler_as_failure(world: Any, cli: Any) -> 
     for command in ("check", "run"):
         outcome = await world.run(command=command, **exiting("__init__"))
         assert_one_sentence(outcome, ExitCode.HANDLER, "called sys.exit(0) in its constructor")
+    assert await world.zk.exists("/consumers") is None  # nothing was joined
     outcome = await world.run(**exiting("start"))
     assert_one_sentence(outcome, ExitCode.HANDLER_FAILED, "cannot be started: start() failed 2 times", "sys.exit(0)")
     outcome = await world.run(**exiting("handle"))
@@ -239,23 +227,6 @@ async def test_offset_out_of_range_follows_its_policy(world: Any) -> None:
 
 
 # -- handlers that misbehave
-
-
-async def test_stops_when_a_handler_always_fails(world: Any) -> None:
-    await world.broker()
-    sound = await world.append(TP, b"good", b"good")
-    await world.append(TP, b"bad")
-    policy = {"name": "bad_handlers:Failing", "options": {"text": "bad"}, "max_attempts": 2, "initial_backoff": 0.01}
-    outcome = await world.run(handler=policy)
-    assert_one_sentence(
-        outcome,
-        ExitCode.HANDLER_FAILED,
-        f"failed 2 times at offset {sound} of t/0-0 (ValueError: cannot digest bad)",
-        "on_failure",
-    )
-    assert await world.offset(TP) == sound  # what was handled before it is committed
-    daemon = await world.daemon()  # and once repaired, it continues there
-    await world.until_printed(daemon, "bad")
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])

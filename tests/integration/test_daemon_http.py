@@ -151,23 +151,6 @@ async def test_counts_failures_retries_and_dead_letters(world: Any, client: Clie
     assert samples["consumerd_messages_skipped_total", ("g", "t")] == 0
 
 
-async def test_partition_labels_can_be_switched_off(world: Any, client: Client) -> None:
-    await world.broker(partitions=3)
-    for number in range(3):
-        await world.append(TopicPartition("t", 0, number), b"one")
-    daemon = await world.daemon(health=LOOPBACK, metrics={"partition_labels": False})
-
-    async def handled_all() -> bool:
-        # A message counts as handled when its batch's handler has returned, which is after it was printed.
-        samples = await client.metrics(daemon)
-        return samples.get(("consumerd_messages_handled_total", ("", "g", "", "t"))) == 3
-
-    await world.until(handled_all)
-    samples = await client.metrics(daemon)
-    assert [labels for name, labels in samples if name == "consumerd_messages_handled_total"] == [("", "g", "", "t")]
-    assert not [name for name, _ in samples if name == "consumerd_committed_offset"]
-
-
 async def test_serves_metrics_only_if_enabled(world: Any, client: Client) -> None:
     await world.broker()
     await world.append(TP, b"one")
