@@ -99,17 +99,6 @@ def test_refuses_connections_without_a_listener_and_times_out_at_a_silent_addres
     place.loop.play(try_both())
 
 
-def test_name_resolves_to_several_addresses(place: Place) -> None:
-    place.network.names["cluster"] = ["nobody", "echo"]
-
-    async def talk() -> bytes:
-        reader, writer = await place.open("cluster", 7)
-        writer.write(b"hello")
-        return await reader.readexactly(5)
-
-    assert place.loop.play(talk()) == b"hello"
-
-
 def test_cut_resets_both_sides_and_loses_bytes_in_flight(place: Place) -> None:
     async def talk() -> None:
         reader, writer = await place.open("echo", 7)

@@ -50,8 +50,8 @@ async def test_never_announces_a_connection_that_ended_during_preparation() -> N
             await session.ensure("/")
 
 
-@pytest.mark.parametrize("code", [-112, -118, -4])
-async def test_rejected_heartbeat_ends_the_connection_and_the_next_handshake_decides(code: int) -> None:
+@pytest.mark.parametrize(("code", "name"), [(-112, "SessionExpired"), (-118, "SessionMoved"), (-4, "ConnectionLoss")])
+async def test_rejected_heartbeat_ends_the_connection_and_the_next_handshake_decides(code: int, name: str) -> None:
     async def refuses_the_heartbeat(peer: Peer) -> None:
         await peer.handshake()
         peer.write(granted(5))
@@ -70,10 +70,13 @@ async def test_rejected_heartbeat_ends_the_connection_and_the_next_handshake_dec
 
     async with Server(refuses_the_heartbeat, says_expired, new) as server:
         session, events = server.session()
-        async with session:
-            await until(lambda: len(events) == 4)
-            assert events == [NEW, SUSPENDED, EXPIRED, NEW]
-            assert session.session_id == 6
+        with capture_logs() as logs:
+            async with session:
+                await until(lambda: len(events) == 4)
+                assert events == [NEW, SUSPENDED, EXPIRED, NEW]
+                assert session.session_id == 6
+    reasons = [entry["reason"] for entry in logs if entry["event"] == "session_suspended"]
+    assert reasons == [f"the server refused a heartbeat with code {name} ({code})"]
 
 
 async def test_session_moved_ends_the_connection() -> None:

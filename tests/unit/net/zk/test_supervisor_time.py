@@ -214,20 +214,6 @@ def test_unanswered_heartbeat_ends_the_connection(
     gc.collect()  # an exception that nobody awaits would be a failure of the kernel
 
 
-def test_refused_heartbeat_ends_the_connection_with_its_code(ensemble: Ensemble) -> None:
-    ensemble.codes = {SYNC: -112}
-
-    async def script() -> None:
-        session, events = ensemble.session()
-        async with session:
-            await asyncio.sleep(0.1)
-            assert events[:2] == [(0.0, NEW), (0.0, SUSPENDED)]
-
-    with capture_logs() as logs:
-        ensemble.play(script)
-    assert "the server refused a heartbeat with code SessionExpired (-112)" in [entry.get("reason") for entry in logs]
-
-
 def test_throttled_heartbeat_is_repeated_on_the_same_connection_and_proves_nothing(ensemble: Ensemble) -> None:
     """Another connection would add load; but the leader has not seen it, so the lease does not move."""
 
