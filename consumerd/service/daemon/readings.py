@@ -8,10 +8,11 @@ topic; readings without a topic are added up where several are in one group.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from consumerd import __version__
 from consumerd.base.metrics import catalogue as c
@@ -23,10 +24,13 @@ from consumerd.member.consumer.owned_partition import OwnedView
 if TYPE_CHECKING:
     from consumerd.handlers.counts import TargetCounts
     from consumerd.member.consumer.running_member import RunningMember
+    from consumerd.service.daemon.lag import Lag
     from consumerd.service.daemon.monitor import Monitor
     from consumerd.service.daemon.subscription_monitor import SubscriptionMonitor
 
 Labels = tuple[str, ...]
+#: The lag of each partition; None where it is unknown.
+_Lags: TypeAlias = "Mapping[TopicPartition, Lag | None]"
 
 
 def read(monitor: Monitor) -> Iterator[Reading]:
@@ -77,10 +81,11 @@ def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> Iterator[Readi
     yield from _handler(part)
     if part.member is not None:
         views = part.member.views()
-        yield from _member(part, part.member, views)
+        lags = part.lags(part.member, views)
+        yield from _member(part, part.member, views, lags)
         yield from _fetching(group, part.member)
         yield from _topics(group, part.member)
-        yield from _partitions(monitor, part, part.member, views)
+        yield from _partitions(monitor, part, part.member, views, lags)
 
 
 def _handler(part: SubscriptionMonitor) -> Iterator[Reading]:
@@ -109,12 +114,14 @@ def _by_topic(part: SubscriptionMonitor, metric: Metric, counts: Counter[str]) -
         yield Reading(metric, (part.group, topic), counts[topic])
 
 
-def _member(part: SubscriptionMonitor, member: RunningMember[Any], views: list[OwnedView]) -> Iterator[Reading]:
+def _member(
+    part: SubscriptionMonitor, member: RunningMember[Any], views: list[OwnedView], lags: _Lags
+) -> Iterator[Reading]:
     group, stats = (part.group,), member.stats
     yield Reading(c.SESSION_UP, group, float(member.in_session))
     yield Reading(c.ASSIGNED, group, len(member.assigned))
     yield Reading(c.OWNED, group, sum(view.position is not None for view in views))
-    yield Reading(c.LAG_UNKNOWN, group, sum(lag is None for lag in part.lags(member).values()))
+    yield Reading(c.LAG_UNKNOWN, group, sum(lag is None for lag in lags.values()))
     if (brokers := member.brokers()) is not None:
         yield Reading(c.BROKERS, group, brokers)
     if member.blocked is not None:
@@ -155,7 +162,7 @@ def _topics(group: Labels, member: RunningMember[Any]) -> Iterator[Reading]:
 
 
 def _partitions(
-    monitor: Monitor, part: SubscriptionMonitor, member: RunningMember[Any], views: list[OwnedView]
+    monitor: Monitor, part: SubscriptionMonitor, member: RunningMember[Any], views: list[OwnedView], lags: _Lags
 ) -> Iterator[Reading]:
     """Yield the readings of each partition, or of all of a topic together: then those without a sum are left out."""
     split = monitor.partition_labels
@@ -178,7 +185,7 @@ def _partitions(
             sums.add(c.POSITION, partition, view.position)
         if split and view.committed is not None:
             sums.add(c.COMMITTED, partition, view.committed)
-    for partition, known in part.lags(member).items():
+    for partition, known in lags.items():
         if known is None:  # a sum of the others would look like less
             sums.leave_out((c.LAG, c.LAG_BYTES), partition)
     yield from sums.readings()
@@ -186,7 +193,7 @@ def _partitions(
 
 class _Sums:
     def __init__(self, labels: Callable[[TopicPartition], Labels]) -> None:
-        self._labels = labels
+        self._labels = functools.cache(labels)
         self._values: defaultdict[Metric, dict[Labels, float]] = defaultdict(dict)
 
     def leave_out(self, metrics: Iterable[Metric], partition: TopicPartition) -> None:

@@ -13,6 +13,7 @@ import structlog
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.handlers.counts import HandlerCounts
+from consumerd.member.consumer.owned_partition import OwnedView
 from consumerd.member.consumer.running_member import RunningMember
 from consumerd.service.config.model import Config
 from consumerd.service.daemon.group_view import GroupWatch, ReadGroup
@@ -76,16 +77,18 @@ class SubscriptionMonitor:
         if member is not None and member.in_session:
             self._held = member.assigned
 
-    def lags(self, member: RunningMember[Any]) -> dict[TopicPartition, Lag | None]:
+    def lags(
+        self, member: RunningMember[Any], views: list[OwnedView] | None = None
+    ) -> dict[TopicPartition, Lag | None]:
         """The lag of each partition that is this member's to know; None where it is unknown.
 
         They are those that it owns, those that were its own when its session was lost, and those of brokers of 0.7 that
-        are not registered any more.
+        are not registered any more. `views`: those of the member now, for a caller that has them.
         """
         lags: dict[TopicPartition, Lag | None] = dict.fromkeys(member.unregistered)
         if not member.in_session:
             lags |= dict.fromkeys(self._held)
-        return lags | {view.partition: self.lag.of(view, None) for view in member.views()}
+        return lags | {view.partition: self.lag.of(view, None) for view in views or member.views()}
 
     async def look_at_lag(self) -> None:
         """Ask the brokers where the partitions end."""
