@@ -387,4 +387,4 @@ class Fetcher:
             self._failures.reset()
             self._report_pauses.reset()
             self._report_at = 0.0
-            log.info("fetch_recovered", partition=str(self.partition), offset=self.offset)
+            self._services.failures.recovered(self.partition, self.offset)

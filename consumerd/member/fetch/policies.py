@@ -43,16 +43,17 @@ TORN_CHECK_INTERVAL = 10.0
 
 @dataclass(slots=True)
 class _Burst:
-    """Failures for one reason: the partitions that had it, and those that are not logged yet, with their offsets."""
+    """Failures for one reason, or their ends: the partitions, and those that are not logged yet, with their offsets."""
 
     seen: set[TopicPartition] = field(default_factory=set)
     new: list[tuple[TopicPartition, int | None]] = field(default_factory=list)
 
 
 class PartitionFailures:
-    """Logs failures of partitions: at once for all that fail in one turn of the event loop for the same reason.
+    """Logs failures of partitions, and their ends: at once for all of one turn of the event loop with the same reason.
 
     Others that follow within `window` seconds are one more line: where each connects on its own, each fails on its own.
+    So are partitions that can be read again: an outage of a broker ends for all that it leads.
     """
 
     __slots__ = ("_bursts", "_window")
@@ -66,7 +67,13 @@ class PartitionFailures:
 
         `offset`: None where it was to be looked up, and that failed.
         """
-        what = "lookup" if offset is None else "refusal" if refused else "fetch"
+        self._add("lookup" if offset is None else "refusal" if refused else "fetch", reason, partition, offset)
+
+    def recovered(self, partition: TopicPartition, offset: int) -> None:
+        """Log that a partition can be read again."""
+        self._add("recovery", "", partition, offset)
+
+    def _add(self, what: str, reason: str, partition: TopicPartition, offset: int | None) -> None:
         burst = self._bursts.get((what, reason))
         if burst is None or partition in burst.seen:
             if burst is not None:
@@ -91,7 +98,9 @@ class PartitionFailures:
             return
         partition, offset = burst.new[0]
         others = {"more": len(burst.new) - 1} if len(burst.new) > 1 else {}
-        if what == "lookup":
+        if what == "recovery":
+            log.info("fetch_recovered", partition=str(partition), offset=offset, **others)
+        elif what == "lookup":
             log.warning("position_lookup_failed", partition=str(partition), **others, reason=reason)
         else:
             log.warning(

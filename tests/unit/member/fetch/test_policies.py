@@ -358,6 +358,15 @@ async def test_logs_a_failure_of_many_partitions_in_one_line() -> None:
     assert {each["log_level"] for each in logs} == {"warning"}
 
 
+async def test_logs_the_end_of_an_outage_of_many_partitions_in_one_line() -> None:
+    failures = PartitionFailures()
+    with capture_logs() as logs:
+        for number in range(1000):
+            failures.recovered(TopicPartition.numbered("t", number), 5)
+        await asyncio.sleep(0)
+    assert logs == [{"event": "fetch_recovered", "partition": "t/0", "offset": 5, "more": 999, "log_level": "info"}]
+
+
 async def test_logs_partitions_that_fail_one_after_the_other_in_two_lines() -> None:
     failures = PartitionFailures(window=0.05)
     partitions = [TopicPartition.numbered("t", number) for number in range(100)]
