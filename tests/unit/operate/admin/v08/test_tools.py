@@ -344,9 +344,10 @@ async def test_rejects_changes_in_zookeeper_of_offsets_that_a_broker_keeps() -> 
 
 async def test_brokers_of_0_8_have_offsets_and_no_groups() -> None:
     part = {"partition_index": 0, "committed_offset": 7, "metadata": "", "error_code": 0}
+    none = part | {"partition_index": 1, "committed_offset": -1}
     client, channel = cluster(
         BrokerVersions.of("h:9", BrokerRelease.V0_8),
-        OffsetFetch={"topics": [{"name": "t", "partitions": [part]}]},
+        OffsetFetch={"topics": [{"name": "t", "partitions": [part, none]}]},
     )
     groups = BrokerGroups(client)
     snapshot = await groups.snapshot("g")
