@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 #: Seconds between log events of a partition that stays out of range: the first, and at most.
 REPORT_PAUSES: Final = (10.0, 3600.0)
+#: The same of a failure that comes and goes: it is logged again when it lasts, or after this time.
+FLAP_PAUSES: Final = (5.0, 60.0)
 #: Of a response that moved the position.
 _PROGRESS: Final = FetchDecision(FetchOutcome.PROGRESS)
 #: What is found at an offset where no message begins.
@@ -139,9 +141,11 @@ class Fetcher:
         "_proven",
         "_report_at",
         "_report_pauses",
+        "_reported",
         "_resumed",
         "_services",
         "_settings",
+        "_silence",
         "_size",
         "_source",
         "_torn",
@@ -179,6 +183,10 @@ class Fetcher:
         self._failures = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         #: When to log again that the offset stays out of range (the clock's seconds), and the pauses between.
         self._report_at, self._report_pauses = 0.0, Backoff(*REPORT_PAUSES, services.rng)
+        #: Whether the failure that goes on is logged; the last reason that was, until when it is not logged again, and
+        #: that pause.
+        self._reported = False
+        self._silence = "", 0.0, 0.0
         self._policies = FetchPolicies(partition, lane, services)
 
     @property
@@ -372,19 +380,33 @@ class Fetcher:
                 reason = f"offset {offset} is out of range, and the broker returned no other"
                 log.warning("fetch_refused", partition=str(self.partition), offset=offset, reason=reason)
                 self._report_at = now + self._report_pauses.next()
+                self._reported = True
             await self._services.clock.sleep(self._failures.next())
         else:
             self._failures.next()
             self._continue_at(offset)
 
     async def _back_off(self, reason: str, *, refused: bool = False) -> None:
-        if not self._failures.attempts:
+        if not self._reported and self._is_worth_reporting(reason):
+            self._reported = True
             self._services.failures.add(self.partition, self.offset, reason, refused=refused)
         await self._services.clock.sleep(self._failures.next())
+
+    def _is_worth_reporting(self, reason: str) -> bool:
+        """Whether a failure is logged: not one that comes and goes, unless its pause is over or the reason is new."""
+        now = self._services.clock.monotonic()
+        former, until, pause = self._silence
+        if reason == former and now < until:
+            return False
+        pause = min(2 * pause, FLAP_PAUSES[1]) if reason == former and now < until + pause else FLAP_PAUSES[0]
+        self._silence = reason, now + pause, pause
+        return True
 
     def _recovered(self) -> None:
         if self._failures.attempts:
             self._failures.reset()
             self._report_pauses.reset()
             self._report_at = 0.0
-            self._services.failures.recovered(self.partition, self.offset)
+            if self._reported:
+                self._services.failures.recovered(self.partition, self.offset)
+            self._reported = False

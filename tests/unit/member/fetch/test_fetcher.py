@@ -365,6 +365,25 @@ async def test_says_that_the_broker_returned_no_other_offset() -> None:
     assert r.events == []
 
 
+async def test_failure_that_comes_and_goes_is_logged_less_and_less_often_and_one_that_lasts_at_once() -> None:
+    flaps = [{"error": REFUSED}, b""] * 600
+    with capture_logs() as logs:
+        r = await played(*flaps, *[BrokerError("gone")] * 3, b"", b"")
+    refused = [each for each in logs if each["event"] == "fetch_refused"]
+    assert sum(r.clock.sleeps) > 400
+    assert 5 <= len(refused) <= 14, "after 5 s, and with pauses that double up to a minute"
+    assert [each["event"] for each in logs if each["event"] != "fetch_refused"][-2:] == [
+        "fetch_failed",
+        "fetch_recovered",
+    ]
+
+
+async def test_failure_that_lasts_is_logged_though_it_has_come_and_gone_just_before() -> None:
+    with capture_logs() as logs:
+        await played({"error": REFUSED}, MESSAGE, *[{"error": REFUSED}] * 8, MESSAGE)
+    assert [each["event"] for each in logs] == ["fetch_refused", "fetch_recovered"] * 2
+
+
 async def test_offset_that_stays_out_of_range_after_a_reset_is_logged_less_and_less_often() -> None:
     refused = {"error": OUT_OF_RANGE}
     r = Scene(*[refused] * 200, MESSAGE, refused, refused, offset=500)
