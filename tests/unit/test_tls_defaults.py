@@ -67,7 +67,7 @@ async def zookeeper(port: int, authority: Path) -> None:
     """One attempt with the context of the session, which itself would try again and again."""
     section = ZooKeeperSection(connect=f"{HOST}:{port}", tls=TlsSection(ca=authority))
     session = build_session(section, clock=CLOCK, rng=RNG)
-    tls = session._supervisor._settings.ssl
+    tls = session._supervisor._ssl
     assert isinstance(tls, Renewed)
     connection = ZooKeeperConnection(
         ZooKeeperHost(HOST, port),

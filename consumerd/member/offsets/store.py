@@ -8,8 +8,8 @@ Strategy. Two things are proven by each commit, by ZooKeeper itself and not by a
 - The partition is owned: a check of the owner node in the same multi (`consumerd.member.offsets.guards`), on the very
   session that claimed it.
 
-The offsets go out as multis of about a hundred operations each, all in flight at once. A refusal names one operation,
-and the multi is sent again after mending:
+The offsets go out as multis of about a hundred operations each, up to 48 in flight at once. A refusal names one
+operation, and the multi is sent again after mending:
 
     the guard's operation failed   all owner nodes of the multi are looked at: not ours means lost, and it is left out
     set(offset): version differs   another process wrote: the node is read. If we still own the partition, the offset of
@@ -33,7 +33,7 @@ the version that we know, so of all that we sent without a reply at most one was
 and the offset that we know, or the next version and one of the offsets sent: everything else is another's doing.
 
 So one bad partition never keeps the others from being committed, and every try settles something. Servers without multi
-(before 3.4) get single writes with the version, all in flight at once.
+(before 3.4) get single writes with the version, as many at once.
 
 Nodes: `/consumers/G/offsets/T/B-P` persistent, decimal text; parents persistent with null data (golden notes, 4).
 """

@@ -34,7 +34,7 @@ from consumerd.net.zk.errors import (
 from consumerd.net.zk.lifecycle import SessionLifecycle
 from consumerd.net.zk.multi import MultiRequest, encode_operations
 from consumerd.net.zk.requests import ExistsRequest
-from consumerd.net.zk.supervisor import SessionSettings, SessionSupervisor
+from consumerd.net.zk.supervisor import SessionSupervisor
 from consumerd.net.zk.watches import WatchTable
 
 #: A day; the server's own limit (20 ticks by default) is far lower.
@@ -84,13 +84,6 @@ class Session(BaseSession):
         self._sasl = sasl
         self._credentials = auth if isinstance(auth, Renewed) else [check_credential(each) for each in auth]
         watches = WatchTable()
-        settings = SessionSettings(
-            hosts=hosts,
-            session_timeout=session_timeout,
-            connect_timeout=connect_timeout,
-            ssl=ssl,
-            limits=limits or ConnectionLimits(),
-        )
         lifecycle = SessionLifecycle(
             self.servers,
             session_timeout,
@@ -100,7 +93,15 @@ class Session(BaseSession):
         )
         super().__init__(lifecycle, watches, chroot=chroot, acl=parse_acl(acl), clock=clock)
         self._supervisor = SessionSupervisor(
-            settings, lifecycle, clock=clock, rng=rng, prepare=self._prepare, on_watch=watches.fire
+            hosts,
+            lifecycle,
+            connect_timeout=connect_timeout,
+            ssl=ssl,
+            limits=limits or ConnectionLimits(),
+            clock=clock,
+            rng=rng,
+            prepare=self._prepare,
+            on_watch=watches.fire,
         )
         self._start_limit = max(session_timeout, connect_timeout * len(hosts))
         self._task: asyncio.Task[None] | None = None

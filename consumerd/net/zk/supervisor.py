@@ -25,7 +25,6 @@ import asyncio
 import ssl as tls
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import NamedTuple
 
 import structlog
 from aiozk import protocol
@@ -108,16 +107,6 @@ class ReconnectDelay:
             self._next = 0.0
 
 
-class SessionSettings(NamedTuple):
-    """The settings of connecting; times in seconds."""
-
-    hosts: Sequence[ZooKeeperHost]
-    session_timeout: float
-    connect_timeout: float
-    ssl: tls.SSLContext | Renewed[tls.SSLContext] | None
-    limits: ConnectionLimits
-
-
 class SessionSupervisor:
     """Runs the rounds (`run`, the one task) and ends the session (`farewell`).
 
@@ -126,16 +115,22 @@ class SessionSupervisor:
 
     def __init__(
         self,
-        settings: SessionSettings,
+        hosts: Sequence[ZooKeeperHost],
         lifecycle: SessionLifecycle,
         *,
+        connect_timeout: float,
+        ssl: tls.SSLContext | Renewed[tls.SSLContext] | None,
+        limits: ConnectionLimits,
         clock: Clock,
         rng: Random,
         prepare: Callable[[ZooKeeperConnection, bool], Awaitable[None]],
         on_watch: Callable[[str], None],
     ) -> None:
-        self._settings = settings
+        self._hosts = hosts
         self._lifecycle = lifecycle
+        #: The requested session timeout; a granted one takes its place in the lifecycle.
+        self._session_timeout = lifecycle.timeout
+        self._connect_timeout, self._ssl, self._limits = connect_timeout, ssl, limits
         self._clock = clock
         self._rng = rng
         self._prepare = prepare
@@ -169,18 +164,17 @@ class SessionSupervisor:
 
     async def _one_round(self) -> float | None:
         """Try each server until one accepts; serve the connection to its end. Returns its start time, or None."""
-        hosts = self._settings.hosts
         refused = False
-        ssl = self._settings.ssl
+        ssl = self._ssl
         if isinstance(ssl, Renewed):
             ssl = await ssl.current()
-        for host in self._rng.sample(hosts, len(hosts)):
+        for host in self._rng.sample(self._hosts, len(self._hosts)):
             for address in await self._resolve(host):
                 connection = ZooKeeperConnection(
                     host,
                     address,
                     ssl=ssl,
-                    limits=self._settings.limits,
+                    limits=self._limits,
                     on_watch=self._on_watch,
                     on_end=self._on_end,
                 )
@@ -257,7 +251,7 @@ class SessionSupervisor:
                 protocol.ConnectRequest(
                     protocol_version=0,
                     last_seen_zxid=self._zxid,
-                    timeout=round(self._settings.session_timeout * 1000),
+                    timeout=round(self._session_timeout * 1000),
                     session_id=session.granted_id,
                     password=session.password,
                     read_only=False,
@@ -272,8 +266,8 @@ class SessionSupervisor:
 
     def _attempt_limit(self) -> float:
         """Return the seconds for one attempt: a silent server leaves time for the others within the session timeout."""
-        share = max(2, sum(self._addresses.get(host, 1) for host in self._settings.hosts))
-        return min(self._settings.connect_timeout, max(0.2, self._lifecycle.timeout / share))
+        share = max(2, sum(self._addresses.get(host, 1) for host in self._hosts))
+        return min(self._connect_timeout, max(0.2, self._lifecycle.timeout / share))
 
     async def _serve(self, connection: ZooKeeperConnection, began: float) -> None:
         """Serve the connection from the handshake to its end. Raises only failures that end the session for good."""
