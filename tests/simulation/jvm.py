@@ -15,10 +15,11 @@ from bisect import bisect_left
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.group.rules import V07Rules
-from consumerd.net.cluster.reading import data, read_all
+from consumerd.net.cluster.reading import data
 from consumerd.net.zk.errors import ConnectionLost, NodeExists, NoNode
 from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import (

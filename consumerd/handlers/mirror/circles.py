@@ -14,9 +14,10 @@ import socket
 from collections.abc import Iterable
 from typing import ClassVar
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ConsumerdError, ExitCode
 from consumerd.base.ports import ZooKeeper
-from consumerd.net.cluster.reading import children, data, read_all
+from consumerd.net.cluster.reading import children, data
 from consumerd.net.cluster.view import ClusterView
 from consumerd.net.zk.connect_string import parse_connect_string
 from consumerd.wire.registry.errors import RegistryError

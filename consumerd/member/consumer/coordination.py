@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock, Create, Delete, ZooKeeper
@@ -40,7 +41,7 @@ from consumerd.group.events import (
 from consumerd.member.consumer.backends import GroupBackend
 from consumerd.member.consumer.blocked import Holder, holder_of
 from consumerd.member.consumer.settings import ConsumerSettings
-from consumerd.net.cluster.reading import ZNode, read_all
+from consumerd.net.cluster.reading import ZNode
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
 from consumerd.wire.registry.errors import RegistryError

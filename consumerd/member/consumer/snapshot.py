@@ -18,12 +18,13 @@ from typing import Final, TypeVar
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.partition import NO_BROKER, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.group.events import MembershipSnapshot, TakeSnapshot
 from consumerd.group.rules import GroupRules, Topics, topics_to_read
-from consumerd.net.cluster.reading import ZNode, children, read_all
+from consumerd.net.cluster.reading import ZNode, children
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 from consumerd.wire.registry.errors import RegistryError

@@ -20,10 +20,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Check, Create, Delete, Operation, ZooKeeper
-from consumerd.net.cluster.reading import read_all
 from consumerd.net.zk.errors import NodeExists, NoNode
 from consumerd.wire.registry.paths import owner_path, owners_path
 

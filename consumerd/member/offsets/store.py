@@ -50,11 +50,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData, ZooKeeper
 from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, VacantGuard
-from consumerd.net.cluster.reading import read_all
 from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import offset_path, offsets_path, partition_path, topic_broker_path

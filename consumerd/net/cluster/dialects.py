@@ -14,9 +14,10 @@ from functools import partial
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
-from consumerd.net.cluster.reading import Listing, children, data, read_all, watched_children
+from consumerd.net.cluster.reading import Listing, children, data, watched_children
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, consumers_path, id_path, ids_path, offsets_path, offsets_root

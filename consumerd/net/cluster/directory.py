@@ -18,9 +18,10 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
-from consumerd.net.cluster.reading import read_all, read_broker_ids
+from consumerd.net.cluster.reading import read_broker_ids
 from consumerd.net.cluster.watched import WatchedNodes
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, broker_path

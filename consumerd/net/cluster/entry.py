@@ -12,10 +12,11 @@ from typing import Final
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import NotFoundError, ZooKeeperError
 from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.addresses import why_unresolvable
-from consumerd.net.cluster.reading import children, read_all
+from consumerd.net.cluster.reading import children
 from consumerd.net.zk.errors import ConnectionLost, NoAuth, NoNode, NotConnected, SessionChanged, Throttled
 from consumerd.net.zk.session import Session
 from consumerd.wire.registry.paths import broker_ids_path, consumers_path, topic_path

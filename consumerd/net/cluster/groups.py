@@ -14,11 +14,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import NotFoundError, reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import NodeStat, ZooKeeper
 from consumerd.group.assignment import Assignment, assign
-from consumerd.net.cluster.reading import children, data, node, read_all, read_broker_ids
+from consumerd.net.cluster.reading import children, data, node, read_broker_ids
 from consumerd.wire.registry.errors import DialectError, RegistryError
 from consumerd.wire.registry.other_clients import OwnerClaim, claimant, other_client
 from consumerd.wire.registry.paths import (

@@ -1,15 +1,13 @@
-"""Reading many nodes at once, of a tree that changes meanwhile.
+"""Reading the nodes of a tree that changes meanwhile.
 
-Strategy: a fixed number of workers share one iterator, so that ten thousand topics neither become ten thousand tasks
-nor flood the one connection. A node that vanished between the listing and the read is not an error: it is None,
-and callers leave it out.
+Strategy: a node that vanished between the listing and the read is not an error: it is None, and callers leave it out.
+Many are read with `consumerd.base.calls.read_all`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import structlog
 
@@ -20,13 +18,8 @@ from consumerd.wire.registry.values import parse_broker_id
 
 log = structlog.get_logger(__name__)
 
-_A = TypeVar("_A")
-_T = TypeVar("_T")
 #: The names of the children of a path, with a watch or without.
 Listing = Callable[[ZooKeeper, str], Awaitable[list[str]]]
-
-#: Reads in flight. More would be faster only with servers far away, and would delay other requests to the server.
-READS_AT_ONCE = 48
 
 
 class ZNode(NamedTuple):
@@ -34,37 +27,6 @@ class ZNode(NamedTuple):
 
     data: bytes
     stat: NodeStat
-
-
-async def read_all(
-    items: Iterable[_A], read: Callable[[_A], Awaitable[_T]], *, at_once: int = READS_AT_ONCE
-) -> dict[_A, _T]:
-    """Call `read` for every item, `at_once` at a time; the result has the items' order.
-
-    After the first error no further read is begun, and it is raised as itself when those under way have ended.
-    """
-    wanted = list(items)
-    rest = iter(wanted)
-    found: dict[_A, _T] = {}
-    failures: list[Exception] = []
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(at_once, len(wanted))):
-            group.create_task(_work(rest, read, found, failures))
-    if failures:
-        raise failures[0]
-    return {item: found[item] for item in wanted}
-
-
-async def _work(
-    rest: Iterator[_A], read: Callable[[_A], Awaitable[_T]], found: dict[_A, _T], failures: list[Exception]
-) -> None:
-    for item in rest:
-        try:
-            found[item] = await read(item)
-        except Exception as error:  # noted, not raised: a failing TaskGroup may swallow a cancellation before 3.13
-            failures.append(error)
-        if failures:
-            return
 
 
 async def children(zk: ZooKeeper, path: str) -> list[str]:

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.groups import GroupReader
-from consumerd.net.cluster.reading import children, data, read_all, read_broker_ids
+from consumerd.net.cluster.reading import children, data, read_broker_ids
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import topic_broker_path, topic_path, topics_path
 from consumerd.wire.registry.subscription import parse_subscription

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import reason_of
 from consumerd.base.partition import TopicPartition
 from consumerd.net.cluster.groups import GroupReader
-from consumerd.net.cluster.reading import children, data, read_all
+from consumerd.net.cluster.reading import children, data
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import partition_state_path, topic_path, topics_path
 from consumerd.wire.registry.v08.broker import BrokerNode, parse_broker_node

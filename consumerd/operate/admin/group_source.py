@@ -12,13 +12,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, Never
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.group.assignment import partitions_of
 from consumerd.member.fetch.v07.boundaries import SearchReach, begins_message, boundary_before
 from consumerd.net.cluster.groups import GroupView
-from consumerd.net.cluster.reading import read_all
 from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import Connector
 from consumerd.operate.admin.changes import ChangePlanner, OffsetChange, V07ChangePlanner

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import BrokerError, ConsumerdError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.member.offsets.end_times import EndTimes, age_of_next
-from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.errors import CheckFailedError
 from consumerd.operate.admin.group_source import GroupSource
 from consumerd.operate.admin.logs import LogRange, LookupFailure, Position, ReadTimestamps

@@ -11,10 +11,11 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import Delete, NodeStat, ZooKeeper
-from consumerd.net.cluster.reading import children, node, read_all
+from consumerd.net.cluster.reading import children, node
 from consumerd.net.zk.errors import MultiFailed
 from consumerd.operate.admin.editing import write_together
 from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import BrokerError, CorruptDataError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.group.assignment import partitions_of
 from consumerd.handlers.forward.target_log import TargetLog
 from consumerd.member.consumer.simple import SimpleConsumer
-from consumerd.net.cluster.reading import data, read_all
+from consumerd.net.cluster.reading import data
 from consumerd.net.cluster.view import ClusterView
 from consumerd.net.connect import Connector
 from consumerd.operate.admin.logs import BrokerLogs, LogRange

@@ -24,9 +24,10 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import ConfigError, reason_of
 from consumerd.base.ports import ZooKeeper
-from consumerd.net.cluster.reading import data, read_all, watched_children
+from consumerd.net.cluster.reading import data, watched_children
 from consumerd.net.zk.errors import ConnectionLost, NotConnected, SessionChanged
 from consumerd.producer.errors import NoBrokerError, NoPartitionError
 from consumerd.producer.partitioners import HashPartitioner, Partitioner, checked_index

@@ -19,9 +19,9 @@ from functools import partial
 import structlog
 
 from consumerd.base.backoff import Backoff, sleep_unless
+from consumerd.base.calls import read_all
 from consumerd.base.errors import IdTakenError, reason_of
 from consumerd.base.ports import Clock, SessionEvent, ZooKeeper
-from consumerd.net.cluster.reading import read_all
 from consumerd.net.zk.errors import (
     ConnectionLost,
     NodeError,

@@ -12,13 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import LogId, TopicPartition
 from consumerd.base.ports import ZooKeeper
 from consumerd.member.fetch.log_changes import LogChange, find_change
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.net.cluster.groups import GroupView
-from consumerd.net.cluster.reading import children, read_all
+from consumerd.net.cluster.reading import children
 from consumerd.net.cluster.view_v08 import V08ClusterView, V08Topics
 from consumerd.operate.admin.changes import ChangePlanner
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput

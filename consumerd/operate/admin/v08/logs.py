@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.epochs import EpochEnd, epoch_ends
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.offsets import list_offsets
-from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.logs import LogRange, LookupFailure, OffsetAtTime, ReadTimestamps
 from consumerd.operate.admin.v08.next_messages import next_timestamps
 from consumerd.wire.errors import WireError

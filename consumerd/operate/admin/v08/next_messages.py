@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from consumerd.base.calls import read_all
 from consumerd.base.errors import BrokerError
 from consumerd.base.partition import TopicPartition
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.fetching import fetch_partitions
-from consumerd.net.cluster.reading import read_all
 from consumerd.operate.admin.logs import Position
 from consumerd.wire.errors import WireError
 from consumerd.wire.v08.fetch_session import PartitionFetch

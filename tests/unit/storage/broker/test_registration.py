@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.base.calls import READS_AT_ONCE
 from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode, IdTakenError
-from consumerd.net.cluster.reading import READS_AT_ONCE
 from consumerd.net.zk.errors import NotConnected
 from consumerd.storage.broker import registration as registration_module
 from consumerd.storage.broker.registration import BrokerRegistration
