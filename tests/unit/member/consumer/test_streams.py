@@ -112,17 +112,24 @@ async def test_redelivers_message_after_error_in_loop(group: Any) -> None:
 
 
 async def test_continues_after_timeout(group: Any) -> None:
+    async def taken(stream: Any) -> list[bytes]:
+        while True:
+            try:
+                return await take(stream, 1)
+            except ConsumerTimeoutError:
+                pass  # a machine that is busy takes longer
+
     group.topic("t", 1)
     end = group.broker.append("t", 0, b"one")
     async with streaming(group, consumer_timeout=0.05) as (made, stream):
-        assert await take(stream, 1) == [b"one"]
+        assert await taken(stream) == [b"one"]
         with pytest.raises(ConsumerTimeoutError, match=r"0\.05 s"):
             await anext(stream)
         assert made.position(TP) == end
         with pytest.raises(ConsumerTimeoutError):
             await anext(stream)
         group.broker.append("t", 0, b"two")
-        assert await take(stream, 1) == [b"two"]
+        assert await taken(stream) == [b"two"]
 
 
 async def test_yields_batches_with_marks(group: Any) -> None:
