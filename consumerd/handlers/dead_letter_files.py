@@ -248,12 +248,6 @@ def letter_files(path: Path) -> list[Path]:
     return found
 
 
-def read_letters(path: Path) -> Iterator[LetterLine]:
-    """The lines of one file. Raises ConfigError where it cannot be read."""
-    with opened_letters(path) as file:
-        yield from read_lines(file, path)
-
-
 @contextlib.contextmanager
 def opened_letters(path: Path) -> Iterator[BinaryIO]:
     """The file, which may be renamed while it is read. Raises ConfigError where it cannot be read."""

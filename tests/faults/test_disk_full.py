@@ -31,8 +31,8 @@ from consumerd.handlers import (
     retrying,
 )
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.wire.v07 import decode_batch, encode_message_set
+from tests.support.dead_letters import read_letters
 from tests.support.small_disk import fill, small_disk
 
 ROOT = Path(__file__).parents[2]

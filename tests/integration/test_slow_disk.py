@@ -18,10 +18,10 @@ import pytest_asyncio
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.ports import free_port
 from consumerd.demo.processes import BrokerProcess
-from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.net.connect import connect
 from consumerd.testing.fault_proxy import Direction, FaultProxy
 from consumerd.wire.v07 import OffsetsRequest, ProduceRequest, decode_offsets_response, encode_message_set
+from tests.support.dead_letters import read_letters
 from tests.support.slow_disk import SlowDisk, library_or_skip
 from tests.support.waiting import until
 

@@ -13,12 +13,12 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import HandlerFailedError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.handlers import KeyedMessage, Letter
-from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.dead_letters import decode_letter
 from consumerd.service.config.build_handlers import build_dead_letters
 from consumerd.service.config.model import parse
 from tests.integration.conftest import consumerd
 from tests.interop.test_forward import held
+from tests.support.dead_letters import read_letters
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 

@@ -16,9 +16,9 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
 from consumerd.demo.processes import DaemonProcess
-from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.member.offsets.kafka_store import KafkaOffsetStore
 from consumerd.producer.v08.producer import V08Producer
+from tests.support.dead_letters import read_letters
 
 #: Fails for each payload as often as that says, in all topics together, and prints the rest with their times.
 FAILING = """

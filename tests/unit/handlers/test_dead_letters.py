@@ -20,7 +20,7 @@ from consumerd.base.files import OsSystemCalls
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.settings.processing import HandlerSection
 from consumerd.handlers import Batch, FileDeadLetters, KeyedMessage, Letter
-from consumerd.handlers.dead_letter_files import letter_files, read_letters
+from consumerd.handlers.dead_letter_files import letter_files
 from consumerd.handlers.dead_letter_topic import RETRY_TOPIC, TopicDeadLetters
 from consumerd.handlers.dead_letters import OriginalLetters, decode_letter, letter_size, original
 from consumerd.handlers.tracebacks import MAX_TRACEBACK
@@ -31,6 +31,7 @@ from consumerd.producer import MessageSizeTooLargeError, ProducerData, V08Produc
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.build_dead_letters import compare_limits, require_topic
 from consumerd.service.config.model import parse
+from tests.support.dead_letters import read_letters
 
 MakeBatch = Callable[..., Batch]
 

@@ -27,9 +27,9 @@ from consumerd.handlers import (
     retrying,
 )
 from consumerd.handlers.counts import HandlerCounts
-from consumerd.handlers.dead_letter_files import read_letters
 from consumerd.handlers.disk_full import is_disk_full
 from consumerd.testing import FakeClock
+from tests.support.dead_letters import read_letters
 
 MakeBatch = Callable[..., Batch]
 
