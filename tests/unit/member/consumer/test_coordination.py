@@ -308,17 +308,6 @@ async def test_claims_nothing_on_a_session_that_begins_during_the_claim(
     assert OWNER not in setup.zookeeper.dump()
 
 
-async def test_nudge_creates_and_deletes_visible_node(setup: Setup) -> None:
-    await setup.io.register(e.Register(1, setup.zk.session_id))
-    seen: list[str] = []
-    await setup.other.children("/consumers/g/ids", watch=True)
-    setup.other.watch("/consumers/g/ids", lambda: seen.append("changed"))
-    await setup.io.nudge(e.Nudge(setup.zk.session_id))
-    await setup.other.exists("/")
-    assert seen
-    assert await setup.other.children("/consumers/g/ids") == ["g_a"]
-
-
 async def test_sends_no_nudge_without_multi(setup: Setup) -> None:
     setup.zk._lifecycle.has_multi = False
     await setup.io.nudge(e.Nudge(setup.zk.session_id))
