@@ -1,7 +1,7 @@
 """Readings in Prometheus' formats, by prometheus-client (the extra `metrics`).
 
 Strategy: readings are asked for when they are scraped. Counters and gauges are written here, line by line: a thousand
-partitions have some thousands of them, and prometheus-client takes eight times as long, for which the event loop stands
+partitions have some thousands of them, and prometheus-client takes four times as long, in which the event loop stands
 still. It writes histograms, and what it tells of the process and the interpreter, by a custom collector in a registry
 of our own. Whether it is Prometheus' text or OpenMetrics is negotiated.
 """
