@@ -62,13 +62,14 @@ def _written(families: dict[Metric, list[Reading]], *, open_metrics: bool) -> by
     for metric, readings in families.items():
         name = metric.name
         head = name.removesuffix("_total") if open_metrics and metric.kind is Kind.COUNTER else name
-        lines += [f"# HELP {head} {_escaped(metric.help)}\n", f"# TYPE {head} {metric.kind.value}\n"]
+        text = _escaped(metric.help, quoted=open_metrics)
+        lines.append(f"# HELP {head} {text}\n# TYPE {head} {metric.kind.value}\n")
         for _, labels, value in readings:
             assert not isinstance(value, Histogram)
-            text = texts.get(key := (metric.labels, labels))
-            if text is None:
-                text = texts[key] = _labels(metric.labels, labels)
-            lines.append(f"{name}{text} {_number(value)}\n")
+            of_all = texts.get(key := (metric.labels, labels))
+            if of_all is None:
+                of_all = texts[key] = _labels(metric.labels, labels)
+            lines.append(f"{name}{of_all} {_number(value)}\n")
     return "".join(lines).encode()
 
 
