@@ -179,7 +179,9 @@ async def test_refused_exports_are_logged_once_until_they_succeed(capfd: pytest.
                 await collector.until(lambda: collector.requests >= 4)
                 collector.status = 200
                 await collector.until(lambda: collector.metrics)
-    assert [(event["event"], event.get("signal")) for event in logs if event["event"] != "telemetry_started"] == [
+    # On a busy machine metrics are dropped, too, because the export before is still under way.
+    exports = [event for event in logs if event["event"].startswith("telemetry_export")]
+    assert [(event["event"], event.get("signal")) for event in exports] == [
         ("telemetry_export_failed", "metrics"),
         ("telemetry_export_resumed", None),
     ]
