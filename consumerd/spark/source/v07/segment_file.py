@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
-from consumerd.base.errors import ConsumerdError
+from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.spark.source.errors import FileReadError, OffsetUnavailableError
 from consumerd.spark.source.request import DEFAULT_FETCH_SIZE, DEFAULT_TIMEOUT
 from consumerd.spark.source.split import BrokerRange, FileRange
@@ -279,6 +279,4 @@ def _declared(url: str) -> Iterator[None]:
     except (FileNotFoundError, ConsumerdError):
         raise
     except Exception as error:
-        raise FileReadError(
-            f"cannot read {url}: {type(error).__name__}: {error}; make it readable for the executors"
-        ) from error
+        raise FileReadError(f"cannot read {url}: {reason_of(error)}; make it readable for the executors") from error
