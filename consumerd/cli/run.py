@@ -73,11 +73,9 @@ def command(path: Path) -> None:
             from consumerd.service.config.model import load  # noqa: PLC0415
             from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
             from consumerd.service.daemon.loop import run_on_loop  # noqa: PLC0415
-            from consumerd.service.daemon.memory import use_huge_pages  # noqa: PLC0415
             from consumerd.service.daemon.service import import_member, serve  # noqa: PLC0415
 
             config = load(path)
             import_member(config)
-        use_huge_pages()
         configure_logs(config.log.level, config.log.format)
         run_on_loop(serve(config, path), config.daemon.loop, signals=signals, budget=config.fetch.budget)

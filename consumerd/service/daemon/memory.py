@@ -8,10 +8,6 @@ quarter of the budget, at most 32 MiB, because several partitions together free 
 responses. And glibc gives each thread a heap of its own, which keeps as much freed memory: handlers of several
 partitions would keep it several times. One heap is enough for all, as nearly all work is done under the interpreter's
 lock. Other C libraries have no such rules, and an operator's own settings in the environment count.
-
-What was imported stays, and a message that comes alone finds none of it in the processor's caches. A third of the heap
-is in ranges that fit a huge page of Linux, which needs one entry of the page tables in place of 512 (madvise(2),
-MADV_COLLAPSE).
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -29,10 +25,6 @@ _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 #: Bytes: larger blocks are mapped for themselves, and go back to the system when they are freed.
 _MAPPED: Final = 2 << 20
-#: A parameter of madvise in Linux's mman-common.h, since 6.1; where it is unknown, nothing happens.
-_MADV_COLLAPSE: Final = 25
-#: The part of a range that must be resident before it becomes a huge page, which is resident as a whole.
-_DENSE: Final = 0.75
 #: Bytes of free memory at the end of the heap that stay with the process: at least, and at most.
 _LEAST_KEPT, _MOST_KEPT = 8 << 20, 32 << 20
 
@@ -102,36 +94,3 @@ def tune_malloc(budget: int = 0) -> bool:
     kept = min(max(budget // 4, _LEAST_KEPT), _MOST_KEPT)
     options = ((_M_MMAP_THRESHOLD, _MAPPED), (_M_TRIM_THRESHOLD, kept), (_M_ARENA_MAX, 1))
     return all(mallopt(option, value) for option, value in options)
-
-
-def use_huge_pages(root: Path = Path("/")) -> int:
-    """Move what is in memory now to huge pages, where nearly all of one is occupied; return their bytes.
-
-    0 where the system does not have them, and where its administrator has disabled them. `root`: where /sys is.
-    """
-    settings = root / "sys/kernel/mm/transparent_hugepage"
-    try:
-        disabled = "[never]" in (settings / "enabled").read_text("ascii")
-        size = int((settings / "hpage_pmd_size").read_text("ascii"))
-        mappings = Path("/proc/self/maps").read_text("utf-8", "replace").splitlines()
-        library = ctypes.CDLL(None)
-        madvise, mincore = library.madvise, library.mincore
-    except (OSError, ValueError, AttributeError):
-        return 0
-    pages = (ctypes.c_ubyte * (size // os.sysconf("SC_PAGE_SIZE")))()
-    moved = 0
-    for start in () if disabled else _aligned(mappings, size):
-        place = ctypes.c_void_p(start), ctypes.c_size_t(size)
-        dense = mincore(*place, pages) == 0 and sum(page & 1 for page in pages) >= _DENSE * len(pages)
-        if dense and madvise(*place, _MADV_COLLAPSE) == 0:
-            moved += size
-    return moved
-
-
-def _aligned(mappings: Iterable[str], size: int) -> Iterator[int]:
-    """The addresses of the ranges of `size` bytes, at multiples of it, in the private memory of /proc/self/maps."""
-    for line in mappings:
-        addresses, rights, _, _, inode, *name = line.split(maxsplit=5)
-        if rights == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
-            begin, end = (int(number, 16) for number in addresses.split("-"))
-            yield from range(-(-begin // size) * size, end - size + 1, size)

@@ -1,7 +1,4 @@
-"""With glibc, freed memory of responses stays for later ones; that of large messages and of many threads does not.
-
-With Linux, what is in memory at the start is on huge pages.
-"""
+"""With glibc, freed memory of responses stays for later ones; that of large messages and of many threads does not."""
 
 from __future__ import annotations
 
@@ -9,11 +6,8 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-from consumerd.service.daemon.memory import use_huge_pages
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the rule is that of glibc")
 
@@ -101,49 +95,3 @@ def test_settings_of_the_operator_count(name: str) -> None:
     value = "1000000" if name.startswith("MALLOC") else "glibc.malloc.mmap_threshold=2000000"
     changed, *_ = measured(0, 6, **{name: value})
     assert changed == "False"
-
-
-HUGE_PAGES = Path("sys/kernel/mm/transparent_hugepage")
-
-HUGE_SCRIPT = """
-import mmap
-from pathlib import Path
-from consumerd.service.daemon.memory import resident_bytes, use_huge_pages
-
-def huge():
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages")) << 10
-
-full, sparse = (mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(2))
-full.write(b"x" * (16 << 20))
-for page in range(0, 16 << 20, 64 << 10):
-    sparse[page] = 1
-before = resident_bytes()
-moved = use_huge_pages()
-print(moved, huge(), resident_bytes() - before, full[:] == b"x" * (16 << 20))
-"""
-
-
-def has_huge_pages() -> bool:
-    """Whether the system lets a process ask for them."""
-    enabled = "/" / HUGE_PAGES / "enabled"
-    release = tuple(int(number) for number in platform.release().split("-")[0].split(".")[:2])
-    return enabled.exists() and "[never]" not in enabled.read_text() and release >= (6, 1)
-
-
-@pytest.mark.skipif(not has_huge_pages(), reason="requires huge pages, and Linux 6.1 or later")
-def test_moves_to_huge_pages_what_nearly_fills_them() -> None:
-    done = subprocess.run([sys.executable, "-c", HUGE_SCRIPT], check=True, capture_output=True, text=True, timeout=60)
-    moved, huge, grown, same = done.stdout.split()
-    assert int(huge) >= int(moved) >= 8 << 20
-    assert int(grown) < 4 << 20  # the other mapping has 15 MiB to grow by
-    assert same == "True"
-
-
-@pytest.mark.parametrize("enabled", ["always madvise [never]", None], ids=["disabled", "unknown"])
-def test_leaves_pages_as_they_are_without_huge_ones(tmp_path: Path, enabled: str | None) -> None:
-    (settings := tmp_path / HUGE_PAGES).mkdir(parents=True)
-    (settings / "hpage_pmd_size").write_text(f"{2 << 20}\n")
-    if enabled is not None:
-        (settings / "enabled").write_text(f"{enabled}\n")
-    assert use_huge_pages(tmp_path) == 0
