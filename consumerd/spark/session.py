@@ -58,12 +58,10 @@ DEFAULTS: Final[Mapping[str, str]] = {
 }
 #: Spark's launcher asks for a progress bar on standard error of every session that it takes for a shell's, as ours.
 _LAUNCH_DEFAULTS: Final[Mapping[str, str]] = {"spark.ui.showConsoleProgress": "false"}
-#: Besides, where driver and executors are on this machine: nothing listens on other interfaces, and a streaming query's
-#: state is not in 200 parts, each of which costs a task and some files per batch.
+#: Besides, where driver and executors are on this machine: nothing listens on other interfaces.
 LOCAL_DEFAULTS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "8",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # fewer files need no job
 }
 #: Any of these may set a master from outside: spark-submit, or a directory with Spark's configuration files.
@@ -115,7 +113,7 @@ def build_session(
     if not _is_in_jvm(conf.get("spark.master")) and os.environ.get("PYSPARK_PYTHON") == str(WORKER_PYTHON):
         os.environ["PYSPARK_PYTHON"] = sys.executable  # other processes start the workers
     prepare_python(executors_here=here)
-    for key, value in {**DEFAULTS, **(LOCAL_DEFAULTS if here else {})}.items():
+    for key, value in _defaults(conf.get("spark.master")).items():
         conf.setIfMissing(key, value)
     try:
         SparkContext.getOrCreate(conf)
@@ -145,6 +143,22 @@ def is_here(master: str | None) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _defaults(master: str | None) -> dict[str, str]:
+    if master is None or not is_here(master):
+        return dict(DEFAULTS)
+    return {**DEFAULTS, **LOCAL_DEFAULTS, "spark.sql.shuffle.partitions": str(shuffle_partitions(master))}
+
+
+def shuffle_partitions(master: str) -> int:
+    """The parts of a shuffle, and of a streaming query's state, where driver and executors are on this machine.
+
+    One for each thread of a local mode, from 2 to 8; Spark's 200 cost a task and some files each, in every batch.
+    """
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,.*)?\])?", master)
+    threads = 8 if local is None else (os.cpu_count() or 1) if local[1] == "*" else int(local[1] or 1)
+    return min(max(threads, 2), 8)
 
 
 def _is_in_jvm(master: str | None) -> bool:

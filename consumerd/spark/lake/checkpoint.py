@@ -42,7 +42,7 @@ _SETTINGS: Final = {
     "spark.sql.streaming.stateStore.rowChecksum.enabled": "false",
     "spark.sql.streaming.aggregation.stateFormatVersion": "2",
     "spark.sql.function.protobufExtensions.enabled": "false",
-    "spark.sql.shuffle.partitions": "8",  # as of our sessions; Spark 4.2 does not start without it
+    "spark.sql.shuffle.partitions": "8",  # no state is in it; Spark 4.2 does not start without it
     "spark.sql.streaming.join.stateFormatVersion": "2",
     "spark.sql.streaming.stateStore.compression.codec": "lz4",
     "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan": "false",

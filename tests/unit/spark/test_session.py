@@ -21,6 +21,7 @@ from consumerd.spark.session import (
     last_reason,
     prepare_java,
     prepare_python,
+    shuffle_partitions,
 )
 
 
@@ -180,6 +181,26 @@ def test_finds_the_reason_in_the_log(tmp_path: Path, text: str, reason: str | No
 )
 def test_recognizes_masters_on_this_machine(master: str | None, here: bool) -> None:
     assert is_here(master) is here
+
+
+@pytest.mark.parametrize(
+    ("master", "parts"),
+    [
+        ("local", 2),
+        ("local[1]", 2),
+        ("local[4]", 4),
+        ("local[6,3]", 6),
+        ("local[99]", 8),
+        ("spark://localhost:7077", 8),
+    ],
+)
+def test_shuffles_have_a_part_for_each_local_thread(master: str, parts: int) -> None:
+    assert shuffle_partitions(master) == parts
+
+
+def test_shuffles_have_a_part_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert shuffle_partitions("local[*]") == 5
 
 
 def test_a_failed_start_has_its_own_exit_code() -> None:
