@@ -94,7 +94,6 @@ async def fetch_partitions(
     timeout: float | None = None,
     views: bool = False,
     received: Callable[[FetchedPartitions], object] | None = None,
-    loop: asyncio.AbstractEventLoop | None = None,
 ) -> FetchedPartitions:
     """Fetch from each partition; the broker answers with an error where it does not lead.
 
@@ -103,9 +102,8 @@ async def fetch_partitions(
     only messages of committed transactions. `rack`: ours, by which a leader since 2.4 may name a nearer replica; empty
     for none. `views`: record sets may be views of the response, which they keep in memory, if that is hardly larger.
     `received`, which needs a `timeout`: called with the response as soon as it is here, where possible by the reader of
-    the connection, and a turn of the loop before this returns; what it raises is raised here. `loop`: the running one,
-    of callers that keep it: to ask for it is a system call in Python 3.11. Raises as `Channel.call`, and BadFrameError
-    for a partition that comes twice; the connection is closed then.
+    the connection, and a turn of the loop before this returns; what it raises is raised here. Raises as `Channel.call`,
+    and BadFrameError for a partition that comes twice; the connection is closed then.
     """
     request = partitions if isinstance(partitions, SessionRequest) else without_session(partitions)
     version = channel.versions.pick(FETCH, at_most=LAST_WITH_NAMES if NO_UUID in request.topics else None)
@@ -117,7 +115,7 @@ async def fetch_partitions(
         return _fetched_partitions(channel, version, request, answer, read_committed=read_committed)
 
     if received is not None and timeout is not None:
-        answered: asyncio.Future[FetchedPartitions] = (loop or asyncio.get_running_loop()).create_future()
+        answered: asyncio.Future[FetchedPartitions] = asyncio.get_running_loop().create_future()
         settle = functools.partial(_settle, answered, read, received)
         prepared: Any = _UsualFetch(version, request, limits, rack, views)
         if channel.post(FETCH, prepared, settle, version=version, timeout=timeout, views=views):

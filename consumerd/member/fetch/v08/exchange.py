@@ -134,8 +134,6 @@ class Exchange:
         self._client = client
         #: The end of the time (the clock's seconds) in which the broker wants no request, because of a quota.
         self.silent_until = -math.inf
-        #: The loop of all requests, once there was one.
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def leased(self) -> bool:
@@ -174,8 +172,6 @@ class Exchange:
         `received`: as in `fetch_partitions`; it calls `obey` if the response tells of a quota, as is done without it.
         """
         settings = self.settings
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
         fetched = await fetch_partitions(
             channel,
             partitions,
@@ -187,7 +183,6 @@ class Exchange:
             timeout=self._client.settings.connection.socket_timeout + wait,
             views=True,
             received=received or self.obey,
-            loop=self._loop,
         )
         self.counters.fetches += 1
         return fetched
