@@ -158,7 +158,7 @@ class KafkaOffsetStore(OffsetStore):
         self._retention_ms = -1 if retention is None else int(retention * 1000)
         self._version = version
         self._logs: dict[TopicPartition, LogId] = {}
-        #: By topic, the reads of how far the group has come, and the number of its partitions when that was read first.
+        #: By topic, the reads of how far the group has come, and the fewest partitions that it had when that was read.
         self._begun: dict[str, Rounds[TopicPartition, _Begun]] = {}
         self._counts: dict[str, int] = {}
         #: Whether the coordinator has accepted a request of ours.
@@ -191,8 +191,8 @@ class KafkaOffsetStore(OffsetStore):
         metadata = await self._client.topics([name])
         topic = metadata.topics.get(name)
         numbers = sorted(() if topic is None else topic.partitions)
-        if numbers:
-            self._counts.setdefault(name, len(numbers))
+        if numbers:  # fewer than before are those of a topic that was created again
+            self._counts[name] = min(self._counts.get(name, len(numbers)), len(numbers))
         found = await self.read([TopicPartition.numbered(name, number) for number in numbers])
         notes = {partition: committed.notes for partition, committed in found.items()}
         handled = [partition for partition, noted in notes.items() if not noted.start]

@@ -91,6 +91,9 @@ async def test_notes_the_partitions_that_a_topic_had_when_it_was_looked_at_first
     entry = offsets._entry(OLD, 9, OffsetNotes(start=True), 8)
     assert entry["committed_metadata"] == "partitions=3 start=latest"
     assert offsets._entry(OLD, 10, OffsetNotes(), 8)["committed_metadata"] == ""
+    offsets.count = 2  # the topic was created again
+    assert not await offsets.is_new(OLD)
+    assert offsets._entry(OLD, 0, OffsetNotes(start=True), 8)["committed_metadata"] == "partitions=2 start=latest"
 
 
 async def test_no_partition_is_new_to_a_group_without_offsets() -> None:
