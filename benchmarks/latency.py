@@ -3,6 +3,7 @@
     python -m benchmarks latency                                 all rows: some 25 minutes
     python -m benchmarks latency --rows 200/8 --rounds 1         one row, in less than a minute
     python -m benchmarks latency --rows 5/8,send,0.7:200/4 --tree ../other/consumerd
+    python -m benchmarks latency --rows 5/8,200/8 --together --rounds 10
 
 A row is `[0.7:]RATE/PARTITIONS`, messages of 100 B a second over so many partitions of one topic, or `send`.
 
@@ -11,6 +12,11 @@ handler of single messages, aiokafka's iterator, confluent-kafka's `poll`, and f
 The load comes from this process, the same for all, at random times (Poisson; above 500 messages a second several
 together), with acks of the leader. A message carries when its request was made, by the machine's monotonic clock, and
 the consumer looks at the same clock. So a figure is the whole way: producer, broker, fetching, handing over.
+
+With `--together` they are all there at the same time, each with a topic of its own, and each message is for one of them
+at random: what changes on the machine from one second to the next is the same for all, and ratios that vary by a tenth
+from round to round in turns do so by a thirtieth. The rate is that of all messages.
+
 `send` is one message after the other, each confirmed before the next: `consumerd.open_producer`, `send_and_wait`,
 `produce` and `flush`; with defaults (acks of the leader for aiokafka, of all replicas for the others), and with acks of
 the leader for all. A first turn is not counted: the broker is faster with each thousand of its first requests. It has
@@ -30,6 +36,7 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -40,10 +47,12 @@ from benchmarks.waiting import (
     JAFKA,
     V07,
     V08,
+    Member,
     Stage,
     add_options,
     jafka_stage,
     kafka_stage,
+    run,
     subjects,
 )
 
@@ -135,7 +144,31 @@ async def turn(
     """A subject's quantiles of each row, by one process. Raises SystemExit."""
     async with stage.member(name, python, topic) as member:
         await member.ready(rows[0].partitions)
-        return {row: (await member.run(row.partitions, row.rate, seconds))["quantiles"] for row in rows}
+        found = {}
+        for row in rows:
+            (found[row],) = await run(stage, [member], row.partitions, row.rate, seconds)
+        return {row: each["quantiles"] for row, each in found.items()}
+
+
+async def together(stage: Stage, rows: Sequence[Row], options: argparse.Namespace) -> list[Measurement]:
+    """As `consuming`, with all subjects there at the same time: each message is for one of them."""
+    figures: dict[Row, Figures] = defaultdict(lambda: defaultdict(list))
+    every = subjects(options, stage.protocol)
+    for number in range(1 + options.rounds):
+        async with AsyncExitStack() as stack:
+            members: dict[str, Member] = {}
+            for name, python in every.items():
+                topic = await stage.topic(rows[0].partitions)
+                members[name] = await stack.enter_async_context(stage.member(name, python, topic))
+            for member in members.values():
+                await member.ready(rows[0].partitions)
+            for row in rows:
+                found = await run(stage, [*members.values()], row.partitions, row.rate, options.seconds)
+                if not number:
+                    continue  # it warmed up the broker
+                for name, each in zip(members, found, strict=True):
+                    figures[row][name].append(each["quantiles"])
+    return told([(f"{row.case}, together", figures[row]) for row in rows], options)
 
 
 async def sending(stage: Stage, options: argparse.Namespace) -> list[Measurement]:
@@ -166,6 +199,7 @@ def told(cases: Sequence[tuple[str, Figures]], options: argparse.Namespace) -> l
 async def measure(options: argparse.Namespace) -> list[Measurement]:
     """All rows that are asked for, in the order of ROWS."""
     wanted: list[Row | None] = [*ROWS, None] if options.rows is None else options.rows
+    consumed = together if options.together else consuming
     by_stage: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in wanted:
         if row is not None:
@@ -175,7 +209,7 @@ async def measure(options: argparse.Namespace) -> list[Measurement]:
         async with kafka_stage() as stage:
             for (protocol, _), rows in by_stage.items():
                 if protocol == V08:
-                    found += await consuming(stage, rows, options)
+                    found += await consumed(stage, rows, options)
             if None in wanted:
                 found += await sending(stage, options)
     for (protocol, partitions), rows in by_stage.items():
@@ -183,7 +217,7 @@ async def measure(options: argparse.Namespace) -> list[Measurement]:
             if JAFKA not in subjects(options, V07) and options.subjects is None:
                 continue  # what is missing was said
             async with jafka_stage(partitions) as old:
-                found += await consuming(old, rows, options)
+                found += await consumed(old, rows, options)
     return found
 
 
@@ -196,6 +230,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--rows", type=lambda text: [parse_row(part) for part in text.split(",")], metavar="ROW,...",
         help="[0.7:]RATE/PARTITIONS, or send; by default all",
     )  # fmt: skip
+    parser.add_argument(
+        "--together", action="store_true", help="all consumers at the same time: each message is for one of them"
+    )
     options = parser.parse_args(arguments)
     quiet()
     return show_if_possible(lambda: asyncio.run(measure(options)), as_json=options.json)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from benchmarks import latency_clients
 from benchmarks.jvm import jafka_is_there, latency_consumer
@@ -58,6 +58,8 @@ PATIENCE, PROBE, MORE = 120.0, 0.5, 60.0
 NOT_YET = {0, 3, 5, 6}
 #: At most so many requests a second: higher rates send several messages in each.
 REQUESTS = 500
+#: The topic of a member, and the number of its run.
+Reader: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,41 +236,54 @@ class Member:
             if time.monotonic() > end:
                 raise SystemExit(f"{self.child.argv} reads nothing: {self.child.tail()}")
 
-    async def run(self, partitions: int, rate: float, seconds: float) -> dict[str, Any]:
-        """So many messages a second, spread over the partitions at random times; what the consumer said of them."""
+    def begin(self) -> Reader:
+        """Begin a run; return its topic and number."""
         self._runs = self._runs % 200 + 1
-        total = max(int(rate * seconds), LEAST)
-        began = time.monotonic()
-        await load(self._stage, self._topic, partitions, rate, total, self._runs)
-        lasted = time.monotonic() - began
-        if lasted > 1.2 * total / rate + 1:
-            print(f"{rate:g} messages a second were {total / lasted:.0f}: the machine is busy", file=sys.stderr)
+        return self._topic, self._runs
+
+    async def found(self, total: int) -> dict[str, Any]:
+        """What it said of the run of so many messages that was begun last. Raises SystemExit."""
         found = await self.reported(self._runs, MORE)
         if found is None:
             raise SystemExit(f"{self.child.argv} has not got all of {total} messages: {self.child.tail()}")
         return found
 
 
+async def run(
+    stage: Stage, members: Sequence[Member], partitions: int, rate: float, seconds: float
+) -> list[dict[str, Any]]:
+    """So many messages a second for all members together, spread over partitions at random times; what each said."""
+    total = max(int(rate * seconds), LEAST)
+    began = time.monotonic()
+    await load(stage, [member.begin() for member in members], partitions, rate, total)
+    lasted, messages = time.monotonic() - began, total * len(members)
+    if lasted > 1.2 * messages / rate + 1:
+        print(f"{rate:g} messages a second were {messages / lasted:.0f}: the machine is busy", file=sys.stderr)
+    return [await member.found(total) for member in members]
+
+
 #: Messages of a run at least, so that its quantiles mean something.
 LEAST = 50
 
 
-async def load(stage: Stage, topic: str, partitions: int, rate: float, total: int, run: int) -> None:
-    """Send `total` messages at random times; the same ones for everybody."""
-    rng = random.Random(total)
+async def load(stage: Stage, readers: Sequence[Reader], partitions: int, rate: float, total: int) -> None:
+    """Send `total` messages to each reader at random times, in random order; the same ones for everybody."""
+    rng, order = random.Random(total), random.Random(total)
     mean = max(1.0, rate / REQUESTS)
     due = time.monotonic()
-    sent = 0
+    left = [total] * len(readers)
     async with asyncio.TaskGroup() as group:
-        while sent < total:
+        while any(left):
             due += rng.expovariate(rate / mean)
             if (rest := due - time.monotonic()) > 0:
                 await asyncio.sleep(rest)
+            (reader,) = order.choices(range(len(readers)), left)
+            topic, number = readers[reader]
             together: dict[int, list[bytes]] = {}
             now = time.monotonic_ns()
-            for _ in range(min(round(mean), total - sent)):
-                together.setdefault(rng.randrange(partitions), []).append(message(run, total, now))
-                sent += 1
+            for _ in range(min(round(mean), left[reader])):
+                together.setdefault(rng.randrange(partitions), []).append(message(number, total, now))
+                left[reader] -= 1
             group.create_task(stage.produce(topic, together))
 
 

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from benchmarks.idle import rows_of as idle_rows_of
 from benchmarks.latency import ROWS, Row, parse_row, rows_of, sending
 from benchmarks.latency_clients import QUANTILES, SIZE, Taker, message, quantiles
 from benchmarks.race import OURS
-from benchmarks.waiting import V08
+from benchmarks.waiting import V08, load
 
 
 def test_a_run_is_reported_with_its_last_message() -> None:
@@ -50,6 +51,22 @@ def test_rows_are_parsed_by_their_short_names() -> None:
 def test_rejects_other_rows(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="neither send nor"):
         parse_row(text)
+
+
+@pytest.mark.parametrize("rate", [500, 5_000])
+async def test_each_of_several_readers_gets_its_messages(rate: float) -> None:
+    class Noting:
+        def __init__(self) -> None:
+            self.got: list[tuple[str, int, int]] = []
+
+        async def produce(self, topic: str, messages: dict[int, list[bytes]]) -> None:
+            self.got += [(topic, each[0], partition) for partition, found in messages.items() for each in found]
+
+    stage = Noting()
+    await load(stage, [("a", 3), ("b", 4)], 8, rate, 60)  # type: ignore[arg-type]
+    assert Counter((topic, run) for topic, run, _ in stage.got) == {("a", 3): 60, ("b", 4): 60}
+    assert {partition for *_, partition in stage.got} == set(range(8))
+    assert {topic for topic, *_ in stage.got[:60]} == {"a", "b"}  # not one after the other
 
 
 def test_first_round_of_send_is_not_counted() -> None:
