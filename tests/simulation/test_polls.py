@@ -450,8 +450,8 @@ def test_empty_response_looks_at_no_partition(reading: Callable[..., Reading], m
             looked.append(place)
             return super().get(place, default)
 
-    def look(self: Polls, fetched: Any, requests: Any, besides: Any) -> Any:
-        return hand_out(self, fetched, Looked(requests), besides)
+    def look(self: Polls, fetched: Any, requests: Any, besides: Any, taken: Any) -> Any:
+        return hand_out(self, fetched, Looked(requests), besides, taken)
 
     monkeypatch.setattr(Polls, "_hand_out", look)
     requests: list[Any] = []

@@ -71,8 +71,9 @@ class PartitionResponse(NamedTuple):
 
 #: A response of its fields, without a call of Python code.
 made_response: Final = partial(tuple.__new__, PartitionResponse)
-#: Puts the messages of a response in the lane. Raises FetchingOverError.
-Put: TypeAlias = Callable[[PartitionResponse, Fetched], None]
+#: Puts the messages of a response in the lane. Returns whether the source may wait for those that follow as it waited
+#: for these while the lane has room: nothing is left for the fetcher to do. Raises FetchingOverError.
+Put: TypeAlias = Callable[[PartitionResponse, Fetched], bool]
 
 
 class PartitionSource(Protocol):
@@ -85,8 +86,9 @@ class PartitionSource(Protocol):
         """Request about `size` bytes from `offset` of `log` on, or wait for new messages at `offset` if `idle`.
 
         A source whose decoder does not wait may `put` the messages before this returns, so that the handler has them
-        turns of the loop earlier; the lane must be open, and its budget solvent. None: ask again, after a comparison
-        if there are doubts. Raises LaneClosedError, BrokerError and WireError.
+        turns of the loop earlier; the lane must be open, and its budget solvent. If that allows it, it may also wait
+        for what follows them, and do what it does in `classified`. None: ask again, after a comparison if there are
+        doubts. Raises LaneClosedError, BrokerError and WireError.
         """
         ...
 
@@ -249,8 +251,6 @@ class Fetcher:
             fetched = await self._decode(response)
             if len(fetched):
                 await asyncio.sleep(0)  # the handler has the messages before this fetcher continues
-        if response.readable_end >= 0 and self.log.topic_id is not None:
-            self._end = response.readable_end
         settings = self._settings
         if fetched.next_offset > fetched.start_offset:  # as `classify` has it, without a call for each message
             decision = _PROGRESS
@@ -306,8 +306,8 @@ class Fetcher:
             raise
         return fetched
 
-    def _put(self, response: PartitionResponse, fetched: Fetched) -> None:
-        """Put the messages of a response in the lane if there are any, and move on."""
+    def _put(self, response: PartitionResponse, fetched: Fetched) -> bool:
+        """Put the messages of a response in the lane if there are any, and move on. Returns as `Put` says."""
         reservation, end = response.reservation, fetched.next_offset
         try:
             self._policies.broker = response.broker
@@ -315,9 +315,12 @@ class Fetcher:
                 self._policies.require_possible(fetched.start_offset, end)
             counters = self._services.counters
             counters.received_bytes += len(response.data)
-            if end > fetched.start_offset:
-                # The log has the end of what was read from it.
-                self._proven = True
+            at_end = 0 <= response.readable_end <= end
+            if response.readable_end >= 0 and self.log.topic_id is not None:
+                self._end = response.readable_end
+            if progress := end > fetched.start_offset:
+                # The log has the end of what was read from it; what comes after a wait may be another log's.
+                self._proven = not at_end
                 topic_id, epoch, zxid = self.log
                 if (read := fetched.log.leader_epoch) != epoch:
                     self.log = LogId(topic_id, read, zxid)
@@ -333,6 +336,9 @@ class Fetcher:
             reservation.release()
             raise
         self.offset = end
+        # What `_process` does in a turn of its own is done, or would change nothing.
+        usual = not self._failures.attempts and self._torn is None and self._size == self._settings.size
+        return progress and at_end and usual and self._resumed.state
 
     async def _act(self, decision: FetchDecision) -> None:
         match decision.outcome:

@@ -110,13 +110,15 @@ class FetchSession:
     def ask(self, entry: PartitionFetch) -> None:
         """Ask for a partition from the next request on, in place of what was asked of it before."""
         place = entry[:2]
-        if place in self._wanted:
-            self.drop(place)
+        former = self._wanted.get(place)
+        if former is not None and former.topic_id == entry.topic_id:  # nearly always
+            self._changed.setdefault(place, former)
+            del self._wanted[place]
         else:
-            self._changed.setdefault(place, None)
+            self.drop(place)
+            self._topics[entry.topic_id] = entry.topic
+            self._numbers[entry.topic_id] = self._numbers.get(entry.topic_id, 0) + 1
         self._wanted[place] = entry  # last in line: requests without a session are answered in their order
-        self._topics[entry.topic_id] = entry.topic
-        self._numbers[entry.topic_id] = self._numbers.get(entry.topic_id, 0) + 1
 
     def drop(self, place: Place) -> None:
         """Ask for a partition no more."""

@@ -200,7 +200,7 @@ class V08Source:
         """Put what is usual in the lane, without a turn of the loop; not what may have to wait, or is an error."""
         error, data, readable_end, aborted, diverged, preferred = part
         lane, leadership = self._lane, self._compared
-        if error or diverged or not data or lane.closed or leadership is None:
+        if error or diverged or not data or lane.closed or leadership is None or self._taken is not None:
             return False
         assert self._polled is not None  # the answer is to its request
         source, request = self._polled
@@ -219,11 +219,29 @@ class V08Source:
             (node_id, 0, data, fetch.max_bytes, reservation, readable_end, aborted, False, 0, fetched)
         )
         try:
-            self._put(response, fetched)
+            request.patient = self._put(response, fetched)
         except BaseException:
             reservation.release()
             raise
         self._taken = response
+        return True
+
+    def go_on(self, request: PartitionRequest) -> bool:
+        """Ask for what follows the answer that was taken, if all is as usual; return whether that is so."""
+        response = self._taken
+        if response is None or not (request.patient and self._lane.has_room):
+            return False
+        if self._compared is None or self._replica is not None:
+            return False
+        fetched = response.fetched
+        assert fetched is not None  # it was taken
+        self._taken = None
+        self.classified(FetchOutcome.PROGRESS, response, fetched.next_offset)
+        self._brokers.services.counters.answered.add(self._partition)
+        epoch = fetched.log.leader_epoch
+        topic, number, _, max_bytes, leader_epoch, topic_id, _ = request.fetch
+        last_epoch = UNKNOWN if epoch is None else epoch
+        request.fetch = made_fetch((topic, number, fetched.next_offset, max_bytes, leader_epoch, topic_id, last_epoch))
         return True
 
     def _reader(self, leader: BrokerSource) -> BrokerSource:
@@ -375,6 +393,7 @@ class V08Source:
         """Wait for the response under way only, if the partition is polled."""
         if self._polled is not None:
             source, request = self._polled
+            request.patient = False
             source.hurry(request)
 
     def resume(self) -> None:

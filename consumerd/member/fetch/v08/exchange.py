@@ -36,10 +36,14 @@ class Poller(Protocol):
         ...
 
     def take(self, part: FetchedPartition) -> bool:
-        """Take the answer as soon as that is here, before the fetcher has its turn; return whether that was possible.
+        """Take the answer as soon as it is here, before the fetcher has its turn; return whether that was possible.
 
-        If so, the fetcher asks again in its next turn of the loop.
+        It takes no other one until `go_on` was called, or the request is settled.
         """
+        ...
+
+    def go_on(self, request: PartitionRequest) -> bool:
+        """Let a request whose answer was taken ask for what follows; False: the fetcher decides that in its turn."""
         ...
 
 
@@ -49,12 +53,13 @@ class PartitionRequest:
     __slots__ = ("answer", "fetch", "patient", "place", "poller")
 
     def __init__(self, fetch: PartitionFetch, answer: asyncio.Future[FetchedPartition | None]) -> None:
+        #: Of a request that is polled, another one after each answer that was taken.
         self.fetch = fetch
         #: None: ask again. Over a quota the broker answers without the partition; or the poll let go of it.
         self.answer = answer
         #: Of a request that is polled.
         self.poller: Poller | None = None
-        #: Of a request that is polled: whether it stays while its answers are empty, as long as `poller` says so.
+        #: Of a request that is polled: whether it stays while its answers are empty or taken, if `poller` says so.
         self.patient = False
         #: The topic and the number of the partition.
         self.place: Place = fetch[:2]

@@ -3,8 +3,9 @@
 Strategy: a request waits here until it is answered. The *poll* names all that wait, and the broker holds it back up to
 `max_wait` for `min_bytes` of new messages. The reader of the connection decodes the answer and puts its messages in the
 lanes, so that one turn of the loop lies between a response and a handler. Behind the handlers, in the same turn, the
-fetchers ask again, and the next poll names them again. Requests whose answer is empty stay: in a fetch session
-(`wire.v08.fetch_session`) they cost neither a name in the next request nor an entry in its answer.
+next poll asks for what follows, without a turn of the fetchers unless one has something to decide. Requests whose
+answer is empty stay as they are: in a fetch session (`wire.v08.fetch_session`) they cost neither a name in the next
+request nor an entry in its answer.
 
 A partition that becomes idle while the poll is under way cannot join it. Such *newcomers* are polled on a connection of
 their own, in short polls of `newcomer_wait`, until the poll has ended and names them, too. So a newcomer waits for its
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from consumerd.base.errors import BrokerError
@@ -41,10 +42,10 @@ NEWCOMER_SHARE: Final = 50
 NEWCOMER_BYTES: Final = 2 << 20
 #: The first version of FETCH that bounds the answer.
 _BOUNDED_SINCE: Final = 3
-#: Turns of the loop in which fetchers ask again that have to decode, or to find out where to ask. Those whose messages
-#: were taken do so in the turn of the next poll, before it, and behind all handlers, which do not wait until a request
-#: is encoded and written.
+#: Turns of the loop in which fetchers ask again that have to decode, or to find out where to ask; and those whose
+#: messages were taken.
 _TURNS: Final = 2
+_TURNS_AFTER_TAKEN: Final = 1
 #: Seconds between looks at whether the metadata of what waits are old or stale.
 _REVIEW: Final = 5.0
 #: Seconds after a response for which the ends that it confirmed are known.
@@ -122,6 +123,23 @@ class Polls:
         if not request.patient:
             self._hurried[place] = request
 
+    def _go_on(self, taken: Iterable[PartitionRequest]) -> int:
+        """Let requests whose messages were taken ask for what follows; return the turns that fetchers need for that.
+
+        No poll is under way: the next one names them.
+        """
+        turns = 0
+        for request in taken:
+            if request.answer.done():  # cancelled, or in doubt
+                continue
+            assert request.poller is not None  # it took them
+            if request.poller.go_on(request):
+                self._session.ask(request.fetch)
+            else:
+                request.settle(None)
+                turns = _TURNS_AFTER_TAKEN
+        return turns
+
     def _remove(self, request: PartitionRequest) -> None:
         if self._waiting.get(request.place) is not request:
             return  # another fetcher of the partition has replaced it
@@ -179,6 +197,7 @@ class Polls:
             self._under_way = True
             named = request.named if channel is self._bounded else self._sized(channel, request.named)
             turns: int | None = _TURNS
+            taken: list[PartitionRequest] = []
             full = request.full
 
             def received(fetched: FetchedPartitions) -> None:
@@ -190,17 +209,17 @@ class Polls:
                     return  # a new session begins at once
                 if full:
                     self._exchange.require_all(fetched, self._named(), channel)
-                turns = self._hand_out(fetched, self._waiting, self._newcomers)
+                turns = self._hand_out(fetched, self._waiting, self._newcomers, taken)
 
             sent = request if named is request.named else request._replace(named=named)
             fetched = await self._exchange.send(channel, sent, self._size, self._wait, received)
-            taken = 0
+            received_bytes = 0
             for part in fetched.partitions.values():
-                taken += len(part.data)
+                received_bytes += len(part.data)
             # Else some may have been left out.
-            if not (fetched.error or fetched.silence) and 2 * taken <= min(self._size, self._most):
+            if not (fetched.error or fetched.silence) and 2 * received_bytes <= min(self._size, self._most):
                 self._answered_at = self._clock.monotonic()
-            return turns
+            return turns if turns is None else max(turns, self._go_on(taken))
         except (BrokerError, WireError) as error:
             self._session.lost()
             self._line.count_lost()
@@ -218,11 +237,18 @@ class Polls:
         requests = dict(self._newcomers)
         try:
             channel = self._newcomers_line.ready() or await self._newcomers_line.channel()
-            named = self._sized(channel, [request.fetch for request in requests.values()])
+            asked = {place: request.fetch for place, request in requests.items()}
+            named = self._sized(channel, [*asked.values()])
             size = min(sum(each.max_bytes for each in named), NEWCOMER_BYTES)
             fetched = await self._exchange.send(channel, named, size, self._short)
             self._exchange.require_all(fetched, requests.values(), channel)
-            return self._hand_out(fetched, requests, {})
+            # The poll may have had the messages of some already.
+            requests = {place: request for place, request in requests.items() if request.fetch is asked[place]}
+            taken: list[PartitionRequest] = []
+            turns = self._hand_out(fetched, requests, {}, taken)
+            for request in taken:
+                request.settle(None)
+            return turns if turns is None or not taken else max(turns, _TURNS_AFTER_TAKEN)
         except (BrokerError, WireError) as error:
             self._newcomers_line.count_lost()
             fail(requests.values(), error)
@@ -243,11 +269,12 @@ class Polls:
         fetched: FetchedPartitions,
         requests: Mapping[Place, PartitionRequest],
         besides: Mapping[Place, PartitionRequest],
+        taken: list[PartitionRequest],
     ) -> int | None:
         """Answer those of which a response has something new, or an error, and those that hurry.
 
-        They are among `requests`, without those that are `besides`. Return in how many turns of the loop all of them
-        have asked again; None: there were none.
+        They are among `requests`, without those that are `besides`. Those whose messages were taken are added to
+        `taken`, and not settled. Return in how many turns of the loop all others have asked again; None: nothing came.
         """
         answers: list[tuple[PartitionRequest, FetchedPartition]] = []
         parts = fetched.partitions
@@ -260,13 +287,18 @@ class Polls:
             if part.data or part.error or part.diverged or part.preferred >= 0:
                 answers.append((request, part))
         turns = 0 if answers else None
+        others: list[tuple[PartitionRequest, FetchedPartition]] = []
         # First all handlers have their messages; then fetchers go on.
-        for request, part in answers:
-            if not request.deliver(part):
+        for answer in answers:
+            request, part = answer
+            if request.deliver(part):
+                taken.append(request)
+                self._hurried.pop(request.place, None)
+            else:
+                others.append(answer)
                 turns = _TURNS
-        for request, part in answers:
-            if not request.answer.done():  # as `settle`
-                request.answer.set_result(part)
+        for request, part in others:
+            request.settle(part)
         if fetched.silence:
             turns = _TURNS
         for place in self._hurried:

@@ -142,9 +142,17 @@ class Waiter:
     """The poller of a request; it takes no answer before its fetcher's turn unless `take` does."""
 
     def __init__(
-        self, stays: Callable[[], bool] = lambda: True, take: Callable[[FetchedPartition], bool] = lambda part: False
+        self,
+        stays: Callable[[], bool] = lambda: True,
+        take: Callable[[FetchedPartition], bool] = lambda part: False,
+        go_on: Callable[[PartitionRequest], bool] = lambda request: False,
     ) -> None:
-        self.stays, self.take = stays, take
+        self.stays, self.take, self.go_on = stays, take, go_on
+
+
+def next_offset(asked: PartitionRequest) -> bool:
+    asked.fetch = asked.fetch._replace(offset=asked.fetch.offset + 1)
+    return True
 
 
 def patient(number: int, stays: Callable[[], bool] = lambda: True) -> PartitionRequest:
@@ -583,19 +591,25 @@ async def test_answers_to_a_poll_are_taken_in_the_turn_of_the_loop_in_which_they
         assert isinstance(tasks[3].exception(), BadFrameError)
 
 
-@pytest.mark.parametrize("taken", [True, False])
-async def test_next_poll_is_sent_in_the_turn_in_which_fetchers_ask_again_whose_messages_were_taken(taken: bool) -> None:
+@pytest.mark.parametrize(
+    ("taken", "goes_on", "turns_until_the_next"), [(True, True, 1), (True, False, 2), (False, False, 3)]
+)
+async def test_next_poll_is_sent_behind_the_handlers_and_the_fetchers_that_have_to_decide(
+    taken: bool, goes_on: bool, turns_until_the_next: int
+) -> None:
     sent: list[Any] = []
+    fetched_again: list[PartitionRequest] = []
 
     class AtOnce(MemoryBroker):
         def post(self, api: Any, body: Any, settle: Any, **_: Any) -> bool:
-            sent.append(settle)
+            sent.append((settle, body.encode(0, "")))
             return True
 
     async def fetcher(source: BrokerSource) -> None:
         while True:
             asked = request(0, MIB)
-            asked.poller = Waiter(take=lambda part: taken)
+            asked.poller = Waiter(take=lambda part: taken, go_on=next_offset if goes_on else lambda asked: False)
+            fetched_again.append(asked)
             await source.poll(asked)
 
     async with running(AtOnce(), FetchSettings()) as source:
@@ -603,14 +617,65 @@ async def test_next_poll_is_sent_in_the_turn_in_which_fetchers_ask_again_whose_m
         for _ in range(10):
             await asyncio.sleep(0)
         parts = [{"partition_index": 0, "error_code": 0, "high_watermark": 9, "records": b"x"}]
-        (settle,) = sent
+        ((settle, first),) = sent
         settle({"responses": [{"topic": "t", "partitions": parts}]})
         turns = 0
         while len(sent) == 1:
             await asyncio.sleep(0)
             turns += 1
-        assert turns == (1 if taken else 3)
+        assert turns == turns_until_the_next
+        assert len(fetched_again) == 2 - goes_on
+        assert fetched_again[-1].fetch.offset == int(goes_on)
+        assert (sent[1][1] == first) is not goes_on
         running_fetcher.cancel()
+
+
+async def test_late_answer_to_a_short_poll_is_dropped_once_the_poll_had_the_messages() -> None:
+    """The poll took the partition over while the short one was under way: it was at the broker twice."""
+    sent: list[Any] = []
+    taken: list[int] = []
+
+    class AtOnce(MemoryBroker):
+        def post(self, api: Any, body: Any, settle: Any, **_: Any) -> bool:
+            sent.append(settle)
+            return True
+
+    def answer(number: int, *numbers: int) -> None:
+        parts = [{"partition_index": n, "error_code": 0, "high_watermark": 9, "records": b"x"} for n in numbers]
+        sent[number]({"responses": [{"topic": "t", "partitions": parts}], "session_id": 0})
+
+    def take(number: int, part: FetchedPartition) -> bool:
+        taken.append(number)
+        return True
+
+    def polled(number: int) -> PartitionRequest:
+        asked = request(number, MIB)
+        asked.poller = Waiter(take=functools.partial(take, number), go_on=next_offset)
+        return asked
+
+    async def turns() -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+    async with running(AtOnce(), FetchSettings()) as source:
+        first, newcomer = polled(0), polled(1)
+        tasks = [asyncio.create_task(source.poll(first))]
+        await turns()
+        tasks.append(asyncio.create_task(source.poll(newcomer)))
+        await turns()
+        assert len(sent) == 2  # the poll, and the short one
+        answer(0, 0)
+        await turns()
+        assert len(sent) == 3  # the next poll, of both
+        answer(2, 0, 1)
+        answer(1, 1)
+        assert taken == [0, 0, 1]
+        await turns()
+        assert (taken, newcomer.fetch.offset) == ([0, 0, 1], 1)
+        for task in tasks:
+            assert not task.done()
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 async def test_silence_that_a_quota_demands_is_known_before_anybody_asks_again(broker: MemoryBroker) -> None:
