@@ -241,7 +241,7 @@ CONSUMER_GROUP_HEARTBEAT: Api[bodies.ConsumerGroupHeartbeatRequest, bodies.Consu
         ),
     ),
     response=(
-        throttle_time(since=0),
+        throttle_time(since=0, obeyed=0),
         error_code(),
         error_message(since=0),
         Field("member_id", STRING, "Id that the coordinator gave, or null.", nullable=0, default=None),

@@ -14,14 +14,18 @@ from consumerd.base.errors import BrokerError
 from consumerd.group import coordinated_events as e
 from consumerd.group.coordinated_tables import CoordinationSettings
 from consumerd.member.consumer.group_requests import ConsumerGroupRequests, GroupRequests
+from consumerd.net.client.channel import Channel as RealChannel
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import AuthenticationError, error_of
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.errors import ConnectionClosedError
+from consumerd.wire.v08 import ResponseHeader, ResponseMessage, encode_response
 from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from consumerd.wire.v08.errors import UnsupportedApiError
 from consumerd.wire.v08.schema import Api
+from consumerd.wire.v08.versions import BrokerRelease, BrokerVersions
+from tests.support.virtual_time import LoopClock, run_in_virtual_time
 
 BEAT = e.Heartbeat(7, 3, "me")
 
@@ -487,6 +491,62 @@ async def test_heartbeat_of_the_consumer_protocol_names_all_and_returns_the_assi
         "topic_partitions": [{"topic_id": ID, "partitions": (0, 2)}],
     }
     assert await asking.consumer_beat(HEARTBEAT_OF_ALL) == e.Assigned(3, "me", 5, 5.0, None)
+
+
+class SilencedConnection:
+    """Answers each request at once, and demands a silence of so many seconds."""
+
+    closed = False
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.sent: list[float] = []
+
+    async def request(self, frame: bytes, **_: Any) -> bytes:
+        api, version = (HEARTBEAT, 4) if frame[4:6] == HEARTBEAT.key.to_bytes(2) else (CONSUMER_GROUP_HEARTBEAT, 1)
+        self.sent.append(asyncio.get_running_loop().time())
+        answer = {"throttle_time_ms": int(self.seconds * 1000)} | (beaten() if version == 1 else {"error_code": 0})
+        header = ResponseHeader(int.from_bytes(frame[8:12]))
+        return encode_response(api, version, ResponseMessage(header, answer))[4:]
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+class SilencingClient(Client):
+    """Its coordinator demands a silence after each answer."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.connections: list[SilencedConnection] = []
+
+    async def private_channel(self, node_id: int) -> Any:
+        self.connections.append(connection := SilencedConnection(self.seconds))
+        versions = BrokerVersions("h:9", BrokerRelease.V0_10_OR_NEWER, {HEARTBEAT.key: (0, 4), 68: (0, 1)})
+        return RealChannel(cast("Any", connection), "h:9", versions, ClientSettings(), LoopClock())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    ("silence", "sent"), [(5.0, [[0.0, 5.0]]), (20.0, [[0.0], [15.0]])], ids=["short", "longer than the lease allows"]
+)
+def test_heartbeats_are_silent_for_as_long_as_a_quota_demands_and_the_lease_allows(
+    protocol: str, silence: float, sent: list[list[float]]
+) -> None:
+    """A connection that would be silent for too long is replaced, so that the coordinator hears of the member."""
+    client = SilencingClient(silence)
+
+    async def beats() -> list[e.Event]:
+        classic, consumer = requests(client, session_timeout=45.0), consumer_requests(client, session_timeout=45.0)
+        events: list[e.Event] = []
+        while not events[1:]:
+            event = await (classic.beat(BEAT) if protocol == "classic" else consumer.consumer_beat(HEARTBEAT_OF_ALL))
+            events += [] if isinstance(event, e.Failed) else [event]
+        return events
+
+    run_in_virtual_time(beats())
+    assert [connection.sent for connection in client.connections] == sent
 
 
 async def test_pattern_needs_a_version_that_has_it() -> None:
