@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 REPORT_PAUSES: Final = (10.0, 3600.0)
 #: The same of a failure that comes and goes: it is logged again when it lasts, or after this time.
 FLAP_PAUSES: Final = (5.0, 60.0)
+#: Reasons that are logged at once while others come and go: a reason with a number in it is a new one each time.
+FLAP_REASONS: Final = 4
 #: Of a response that moved the position.
 _PROGRESS: Final = FetchDecision(FetchOutcome.PROGRESS)
 #: What is found at an offset where no message begins.
@@ -185,10 +187,10 @@ class Fetcher:
         self._failures = Backoff(settings.retry_backoff_min, settings.retry_backoff_max, services.rng)
         #: When to log again that the offset stays out of range (the clock's seconds), and the pauses between.
         self._report_at, self._report_pauses = 0.0, Backoff(*REPORT_PAUSES, services.rng)
-        #: Whether the failure that goes on is logged; the last reason that was, until when it is not logged again, and
-        #: that pause.
+        #: Whether the failure that goes on is logged; the reasons that were, one after the other, until when they are
+        #: not logged again, and that pause.
         self._reported = False
-        self._silence = "", 0.0, 0.0
+        self._silence: tuple[frozenset[str], float, float] = frozenset(), 0.0, 0.0
         self._policies = FetchPolicies(partition, lane, services)
 
     @property
@@ -399,13 +401,20 @@ class Fetcher:
         await self._services.clock.sleep(self._failures.next())
 
     def _is_worth_reporting(self, reason: str) -> bool:
-        """Whether a failure is logged: not one that comes and goes, unless its pause is over or the reason is new."""
+        """Whether a failure is logged: not one that comes and goes, unless the pause is over or the reason is new.
+
+        Reasons that take turns share one pause.
+        """
         now = self._services.clock.monotonic()
-        former, until, pause = self._silence
-        if reason == former and now < until:
+        reasons, until, pause = self._silence
+        if now >= until + pause:
+            reasons, until, pause = frozenset(), now + FLAP_PAUSES[0], FLAP_PAUSES[0]
+        elif now >= until:
+            pause = min(2 * pause, FLAP_PAUSES[1])
+            until = now + pause
+        elif reason in reasons or len(reasons) >= FLAP_REASONS:
             return False
-        pause = min(2 * pause, FLAP_PAUSES[1]) if reason == former and now < until + pause else FLAP_PAUSES[0]
-        self._silence = reason, now + pause, pause
+        self._silence = reasons | {reason}, until, pause
         return True
 
     def _recovered(self) -> None:

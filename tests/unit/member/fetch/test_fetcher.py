@@ -378,6 +378,17 @@ async def test_failure_that_comes_and_goes_is_logged_less_and_less_often_and_one
     ]
 
 
+@pytest.mark.parametrize("reasons", [2, 50], ids=["in turn", "with a number"])
+async def test_failures_that_come_and_go_for_several_reasons_share_the_pauses_of_one(reasons: int) -> None:
+    flaps = [step for number in range(600) for step in ({"error": REFUSED + number % reasons}, b"")]
+    with capture_logs() as logs:
+        r = await played(*flaps)
+    refused = [each for each in logs if each["event"] == "fetch_refused"]
+    assert sum(r.clock.sleeps) > 400
+    assert 5 <= len(refused) <= 20, "each new reason once, then one of them after each pause"
+    assert len({each["reason"] for each in refused[:2]}) == 2, "a new reason is logged at once"
+
+
 async def test_failure_that_lasts_is_logged_though_it_has_come_and_gone_just_before() -> None:
     with capture_logs() as logs:
         await played({"error": REFUSED}, MESSAGE, *[{"error": REFUSED}] * 8, MESSAGE)
