@@ -45,6 +45,10 @@ REPORT_PAUSES: Final = (10.0, 3600.0)
 FLAP_PAUSES: Final = (5.0, 60.0)
 #: Reasons that are logged at once while others come and go: a reason with a number in it is a new one each time.
 FLAP_REASONS: Final = 4
+#: Nothing was logged as yet: one object for all partitions.
+_NO_SILENCE: Final[tuple[frozenset[str], float, float]] = (frozenset(), 0.0, 0.0)
+#: Leader epochs that are remembered, besides the last one.
+_MOST_EPOCHS: Final = 15
 #: Of a response that moved the position.
 _PROGRESS: Final = FetchDecision(FetchOutcome.PROGRESS)
 #: What is found at an offset where no message begins.
@@ -139,6 +143,7 @@ class Fetcher:
     __slots__ = (
         "_connection",
         "_end",
+        "_epochs",
         "_failures",
         "_lane",
         "_policies",
@@ -176,6 +181,10 @@ class Fetcher:
         self._connection = 0
         #: A message that was cut off: its offset, and the bytes that there were of it and behind it.
         self._torn: tuple[int, int] | None = None
+        #: The leader epochs of what was read, and where each began at the latest, as far as this fetcher saw it.
+        self._epochs: tuple[tuple[int, int], ...] = (
+            () if log_id.leader_epoch is None else ((log_id.leader_epoch, offset),)
+        )
         #: The end of the log when it was seen last, in logs whose topic id is known; None: never.
         self._end: int | None = None
         self._lane = lane
@@ -190,7 +199,7 @@ class Fetcher:
         #: Whether the failure that goes on is logged; the reasons that were, one after the other, until when they are
         #: not logged again, and that pause.
         self._reported = False
-        self._silence: tuple[frozenset[str], float, float] = frozenset(), 0.0, 0.0
+        self._silence = _NO_SILENCE
         self._policies = FetchPolicies(partition, lane, services)
 
     @property
@@ -286,14 +295,30 @@ class Fetcher:
     async def _compare(self) -> bool:
         """Compare the position with the log at the broker, and follow the policy if it is another one."""
         now, change = await self._source.compare(self.offset, self.log)
-        if change is not None and change.kind is LogChangeKind.REPLACED:
-            change = change._replace(former_end=self._end)
+        if change is not None:
+            change = self._completed(change)
         offset = self.offset if change is None else await self._policies.log_changed(change)
         self.log, self._proven = now, True
         if change is not None:
             self._end = None
+            truncated = change.kind is LogChangeKind.TRUNCATED
+            self._epochs = tuple(each for each in self._epochs if truncated and each[1] < offset)
             self._continue_at(offset)
         return change is not None
+
+    def _completed(self, change: LogChange) -> LogChange:
+        """Return the change with what this fetcher knows of the former log.
+
+        A leader that has no message of the position's epoch may have those of a lower one up to the position and behind
+        it, as after a second unclean election: the logs part where the first epoch began that the leader does not have.
+        """
+        if change.kind is LogChangeKind.REPLACED:
+            return change._replace(former_end=self._end)
+        kept = change.now.leader_epoch
+        if kept is None or change.divergence is None:
+            return change
+        began = (start for epoch, start in self._epochs if epoch > kept)
+        return change._replace(divergence=min([change.divergence, *began]))
 
     async def _decode(self, response: PartitionResponse) -> Fetched:
         """Decode when memory allows, and put the messages in the lane."""
@@ -326,6 +351,8 @@ class Fetcher:
                 topic_id, epoch, zxid = self.log
                 if (read := fetched.log.leader_epoch) != epoch:
                     self.log = LogId(topic_id, read, zxid)
+                    if read is not None:
+                        self._epochs = (*self._epochs[-_MOST_EPOCHS:], (read, fetched.start_offset))
                 fetched.log = self.log
                 if reservation.amount != fetched.memory_bytes:
                     reservation.resize(fetched.memory_bytes)

@@ -311,6 +311,38 @@ async def test_log_that_is_truncated_under_a_reader_repeats_nothing(reading: Any
     assert (change.kind, change.offset, new) == (LogChangeKind.TRUNCATED, 150, 100)
 
 
+@pytest.mark.parametrize("fetch", [OLD_EPOCHS, EPOCHS, IDS])
+@pytest.mark.parametrize(
+    ("begin", "log", "parts_at"),
+    [(3, LogId(None, 0), 3), (3, UNKNOWN_LOG, 3), (4, LogId(None, 2), 4), (5, LogId(None, 2), 5)],
+)
+async def test_log_of_a_former_leader_that_is_elected_again_is_read_where_the_logs_part(
+    reading: Any, fetch: int, begin: int, log: LogId, parts_at: int
+) -> None:
+    """It has messages of a lower epoch up to the position and behind it; nobody saw them, or they were cut off."""
+    leader = Leader(fetch, OLD if fetch == IDS else NO_UUID)
+    leader.append(*numbered("a", 3))
+    leader.append(*numbered("b", 2), epoch=2)
+    leader.append(b"c", epoch=3)
+    r = reading(leader)
+    r.begin(begin, log)
+    await r.take(6 - begin)
+    leader.cut(3, epoch=5)
+    lost = numbered("lost", 5)
+    leader.records[3:], leader.epochs = lost, [(0, 0), (5, 8)]
+    leader.append(*numbered("new", 2))
+    leader.stale()
+    if fetch == OLD_EPOCHS:  # neither the metadata nor the response show it: the connection was lost
+        for source in r.pool._brokers._fetched.values():
+            source.doubt()
+    expected = [*lost[parts_at - 3 :], *numbered("new", 2)]
+    assert await r.take(len(expected)) == expected
+    _, change, new = await r.event()
+    assert (change.kind, change.offset, change.messages_gone, new) == (
+        LogChangeKind.TRUNCATED, 6, 6 - parts_at, parts_at
+    )  # fmt: skip
+
+
 async def test_offset_out_of_range_of_another_log_does_not_reset_the_position(reading: Any) -> None:
     leader = Leader(EPOCHS)
     leader.append(*numbered("a", 100), epoch=5)
