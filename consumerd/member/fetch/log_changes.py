@@ -54,17 +54,20 @@ class LogChange(NamedTuple):
     def messages_gone(self) -> int | None:
         """How many messages are known to be gone, as offsets count them; None where it is unknown.
 
-        TRUNCATED: those that were read and that the log has no more. REPLACED: those of the former log that were not
-        read yet; of 0.7, whose offsets count bytes, no end is known.
+        TRUNCATED: those that were read and that the log has no more; at least one, so if the logs part at the position
+        as far as is known, they part before it. REPLACED: those of the former log that were not read yet; of 0.7, whose
+        offsets count bytes, no end is known.
         """
         if self.divergence is not None:
-            return self.offset - self.divergence
+            return self.offset - self.divergence or None
         return None if self.former_end is None else max(0, self.former_end - self.offset)
 
     def __str__(self) -> str:
         """A sentence without subject: what happened to the log."""
         if self.reason is not None:
             return self.reason
+        if self.kind is LogChangeKind.TRUNCATED and self.messages_gone is None:
+            return f"({self.now}) parts from that of the position {self.offset} ({self.former}) before it"
         if self.kind is LogChangeKind.TRUNCATED:
             return f"was cut off at offset {self.divergence}: the position {self.offset} was read from {self.former}"
         return f"is another one ({self.now}) than that of the position {self.offset} ({self.former})"

@@ -176,6 +176,9 @@ def cut_off_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
             what = "and the log does not have the message before it, though no later leader was elected"
             yield _former_log(partition, f"{committed}, {what}")
             continue
+        if change.messages_gone is None:
+            yield _parted_log(partition, committed, change)
+            continue
         yield GroupFinding(
             GroupFindingKind.TRUNCATED_LOG,
             str(partition),
@@ -186,6 +189,19 @@ def cut_off_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:
             f"For such clients, `consumerd offsets set` to {change.divergence} while the group is stopped. Producers "
             "may have to send what is gone again; unclean.leader.election.enable=false prevents this.",
         )
+
+
+def _parted_log(partition: TopicPartition, committed: str, change: LogChange) -> GroupFinding:
+    """The log is that of a former leader: where it parts from the one that was read is not known."""
+    return GroupFinding(
+        GroupFindingKind.TRUNCATED_LOG,
+        str(partition),
+        f"{committed}, and the leader's log has no message of that epoch, but others up to the offset: it is another "
+        "replica's, as after an unclean leader election, and the group may not have read what it has before the "
+        f"offset. consumerd continues at {change.divergence} (fetch.log_changed).",
+        "To read what may have been passed over, `consumerd offsets set` to an earlier offset while the group is "
+        "stopped, or `consumerd offsets reset`; unclean.leader.election.enable=false prevents this.",
+    )
 
 
 def inside_findings(inputs: DiagnosisInput) -> Iterable[GroupFinding]:

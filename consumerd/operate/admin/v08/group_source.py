@@ -195,7 +195,11 @@ async def _cut_off(
     epochs = {each: log.leader_epoch for each, log in former.items() if log.leader_epoch is not None}
     ends = await logs.epoch_ends(epochs)
     offsets = snapshot.committed_offsets()
-    behind = {each: epochs[each] + 1 for each, end in ends.items() if end.end_offset < offsets[each]}
+    behind = {
+        each: epochs[each] + 1
+        for each, end in ends.items()
+        if end.end_offset < offsets[each] or 0 <= end.leader_epoch < epochs[each]
+    }
     later = await logs.epoch_ends(behind)
     found: dict[TopicPartition, LogChange] = {}
     for each in behind:

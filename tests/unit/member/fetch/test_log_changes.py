@@ -68,6 +68,11 @@ def test_log_without_any_message_of_the_epoch_parts_at_the_position_at_latest() 
     _, change = find_change(100, LogId(OLD, 4), LogId(OLD), 6, end(3, 180))
     assert change is not None
     assert (change.kind, change.divergence, change.now.leader_epoch) == (TRUNCATED, 100, 3)
+    assert change.messages_gone is None, "at least one, and not known how many"
+    assert str(change) == (
+        "(topic id b29vb29vb29vb29vb29vbw, leader epoch 3) parts from that of the position 100 "
+        "(topic id b29vb29vb29vb29vb29vbw, leader epoch 4) before it"
+    )
 
 
 def test_brokers_that_name_no_epoch_tell_the_end_alone() -> None:

@@ -682,6 +682,17 @@ async def test_reports_an_offset_whose_log_was_cut_off_before_it(end: int, told:
     assert "`consumerd offsets set` to 150 while the group is stopped" in found.remedy
 
 
+async def test_reports_an_offset_in_the_log_of_another_replica_without_a_figure_that_nobody_knows() -> None:
+    (found,) = await offset_findings_of(committed(200, epoch=5), end=300, epoch=6, ends=[epoch_end(3, 280)])
+    assert (found.kind, found.subject) == (GroupFindingKind.TRUNCATED_LOG, "t/0")
+    assert found.says == (
+        "Offset 200 was committed with leader epoch 5, and the leader's log has no message of that epoch, but others "
+        "up to the offset: it is another replica's, as after an unclean leader election, and the group may not have "
+        "read what it has before the offset. consumerd continues at 200 (fetch.log_changed)."
+    )
+    assert found.remedy.startswith("To read what may have been passed over, `consumerd offsets set` to an earlier")
+
+
 @pytest.mark.parametrize(
     ("offset", "end"),
     [
