@@ -32,6 +32,7 @@ Examples:
 INPUT is a file with one message per line (- is standard input); with --ndjson, a file as the handler `print` writes it;
 or a folder with the segments of one partition, such as events-0, of any Kafka. The handler is started, asked for its
 positions, given batches, and stopped, with the timeout and the retries of the configuration. Nothing is committed.
+Segments that a running broker deletes meanwhile are left out, and their offsets named on standard error.
 """
 
 
@@ -112,7 +113,7 @@ def _messages(name: str, stack: ExitStack, *, ndjson: bool, committed: bool) -> 
         topic, _, number = path.resolve().name.rpartition("-")
         if ndjson or not topic or not (number.isascii() and number.isdigit()):
             raise click.UsageError(f"{name} must be a file, or the folder of a partition, such as events-0.")
-        return segment_messages(name, topic, int(number), committed=committed)
+        return segment_messages(name, topic, int(number), on_deleted=_warn, committed=committed)
     file: BinaryIO = sys.stdin.buffer
     if name != "-":
         try:
@@ -120,6 +121,10 @@ def _messages(name: str, stack: ExitStack, *, ndjson: bool, committed: bool) -> 
         except OSError as error:
             raise NotFoundError(f"{name} cannot be read: {error.strerror}.") from error
     return record_messages(file) if ndjson else line_messages(file)
+
+
+def _warn(problem: str) -> None:
+    click.echo(f"consumerd: {problem}.", err=True)
 
 
 async def _deliver(config: Config, messages: Iterator[Message | KeyedMessage]) -> tuple[int, int]:

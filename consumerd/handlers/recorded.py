@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby
 from typing import Any, BinaryIO, Final
 
@@ -16,7 +16,14 @@ from consumerd.handlers.batching import cut
 from consumerd.handlers.chunks import in_chunks
 from consumerd.handlers.messages import Batch, KeyedMessage, Message, payload_size
 from consumerd.handlers.sparse_content import SparseContent
-from consumerd.storage.archives.dumped import DumpedSegment, find_dumped, find_uncommitted, open_dumped
+from consumerd.storage.archives.dumped import (
+    DeletedSegment,
+    DumpedSegment,
+    find_dumped,
+    find_uncommitted,
+    open_dumped,
+)
+from consumerd.storage.archives.findings import ArchiveFinding
 from consumerd.storage.log.archive_items import FlawKind
 from consumerd.storage.log.dump import read_entries
 from consumerd.storage.segments.batches import StoredBatch, read_batches
@@ -51,18 +58,19 @@ def record_messages(file: BinaryIO) -> Iterator[Message | KeyedMessage]:
 
 
 def segment_messages(
-    path: str, topic: str, number: int, *, committed: bool = False
+    path: str, topic: str, number: int, *, on_deleted: Callable[[str], object], committed: bool = False
 ) -> Iterator[Message | KeyedMessage]:
     """The messages of the segments of one partition, of either dialect, in the order of their files.
 
     `committed`: without those of transactions that were not committed. The torn end of the last segment is left out,
-    as a broker since 0.8 does when it starts. Raises CorruptDataError for anything else that cannot be read,
-    NotFoundError, StorageError.
+    as a broker since 0.8 does when it starts. Where a running broker deletes segments before they are read, the next
+    one follows, and a sentence that names the offsets is passed to `on_deleted`. Raises CorruptDataError for anything
+    else that cannot be read, NotFoundError, StorageError.
     """
     found = find_dumped([path])
     left_out = find_uncommitted(found) if committed else {}
     cut = ""
-    for segment in open_dumped(found):
+    for segment in _present(open_dumped(found), on_deleted):
         if cut:
             raise CorruptDataError(cut)
         if not isinstance(segment, DumpedSegment):
@@ -80,6 +88,29 @@ def segment_messages(
             cut = f"{segment.name}: {item.problem}."
             if item.kind is not FlawKind.TORN:
                 raise CorruptDataError(cut)
+
+
+def _present(
+    segments: Iterable[DumpedSegment | DeletedSegment | ArchiveFinding], on_deleted: Callable[[str], object]
+) -> Iterator[DumpedSegment | ArchiveFinding]:
+    """The segments that are there; consecutive deleted ones are one sentence for `on_deleted`."""
+    deleted: int | None = None
+    for segment in segments:
+        if isinstance(segment, DeletedSegment) and segment.start is not None:
+            deleted = segment.start if deleted is None else deleted
+            continue
+        if isinstance(segment, DeletedSegment):  # a tar is nothing that a broker deletes
+            raise CorruptDataError(f"{segment.problem}.")
+        if deleted is not None and isinstance(segment, DumpedSegment):
+            on_deleted(_deletion(f"from offset {deleted} to {segment.start - 1}"))
+            deleted = None
+        yield segment
+    if deleted is not None:
+        on_deleted(_deletion(f"from offset {deleted} on"))
+
+
+def _deletion(offsets: str) -> str:
+    return f"the segments {offsets} were deleted since they were found, as a running broker does; they are left out"
 
 
 def _old_messages(segment: DumpedSegment, partition: TopicPartition) -> Iterator[Message]:

@@ -123,7 +123,8 @@ async def test_finds_each_kind_of_difference(kafka: Any, cluster_client: Any, tm
     )
     handler = load_handler("forward", {"bootstrap": [broker.address], "topics": {"stored": "kept"}, "partitions": 1})
     await handler.start(HandlerContext("g", "g_c", CLOCK))
-    kept, size = segment_messages(str(tmp_path / "disk" / "stored-0"), "stored", 0), HandlerSection(max_batch=4)
+    kept = segment_messages(str(tmp_path / "disk" / "stored-0"), "stored", 0, on_deleted=pytest.fail)
+    size = HandlerSection(max_batch=4)
     for found in batches(kept, size):
         await handler.handle(found)
     await handler.stop()

@@ -21,8 +21,8 @@ _T = TypeVar("_T")
 
 #: Files that a loop, and what is imported after its start, open at once.
 _LEAST_FILES: Final = 11
-#: The limit of open files that errors recommend.
-_ENOUGH_FILES: Final = 256
+#: The limit of open files that a daemon should have: its own files, and a connection to each of many brokers.
+ENOUGH_FILES: Final = 256
 
 
 def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -35,7 +35,7 @@ def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def too_few_files(limit: int) -> ConfigError:
     """The error of a process that may open `limit` files only."""
-    return ConfigError(f"only {limit} open files are allowed (ulimit -n, LimitNOFILE): raise it to {_ENOUGH_FILES}")
+    return ConfigError(f"only {limit} open files are allowed (ulimit -n, LimitNOFILE): raise it to {ENOUGH_FILES}")
 
 
 def _require_files() -> None:

@@ -46,7 +46,7 @@ from consumerd.service.config.build import (
 from consumerd.service.config.build_handlers import build_plugin
 from consumerd.service.config.build_v08 import build_client, fixed_partitions, names_brokers
 from consumerd.service.config.model import Config
-from consumerd.service.daemon.loop import too_few_files
+from consumerd.service.daemon.loop import ENOUGH_FILES, too_few_files
 from consumerd.service.daemon.memory import memory_limit
 from consumerd.service.daemon.permission_checks import require_group, require_nodes, require_read
 from consumerd.wire.registry.dialect import Dialect
@@ -56,8 +56,6 @@ from consumerd.wire.v08.apis import CONSUMER_GROUP_HEARTBEAT
 #: Bytes that a daemon needs besides its budget, and those of a worker process.
 _PROCESS: Final = 128 << 20
 _WORKER: Final = 64 << 20
-#: Files that a daemon opens besides its connections to brokers.
-_OPEN_FILES: Final = 64
 
 
 class Finding(NamedTuple):
@@ -366,7 +364,7 @@ def _count(number: int, what: str, plural: str = "s") -> str:
 
 async def _limits() -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < 2 * _OPEN_FILES:
+    if soft != resource.RLIM_INFINITY and soft < ENOUGH_FILES:
         raise too_few_files(soft)
     files = "any number of" if soft == resource.RLIM_INFINITY else soft
     return f"{files} open files"

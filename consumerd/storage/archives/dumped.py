@@ -35,6 +35,18 @@ class DumpedSegment(NamedTuple):
     stream: ByteStream
 
 
+class DeletedSegment(NamedTuple):
+    """A file that was deleted since it was found, as a running broker does. `start`: None for a tar."""
+
+    name: str
+    start: int | None
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, as a sentence."""
+        return f"{self.name} was deleted since it was found, as a running broker does; it is not shown"
+
+
 def find_dumped(paths: Sequence[str]) -> list[SegmentFile | SegmentSource]:
     """Segment files, and the sources of others, of files, directories and URLs.
 
@@ -62,11 +74,10 @@ def _found(path: str) -> Sequence[SegmentFile | SegmentSource]:
         return others
 
 
-def open_dumped(found: Sequence[SegmentFile | SegmentSource]) -> Iterator[DumpedSegment | ArchiveFinding]:
-    """The segments with their bytes, each until the next one is asked for. Raises StorageError.
-
-    A file that was deleted since it was found, as a running broker does, is a finding.
-    """
+def open_dumped(
+    found: Sequence[SegmentFile | SegmentSource],
+) -> Iterator[DumpedSegment | DeletedSegment | ArchiveFinding]:
+    """The segments with their bytes, each until the next one is asked for. Raises StorageError."""
     for each in found:
         if isinstance(each, SegmentFile):
             yield from _plain(each)
@@ -76,7 +87,7 @@ def open_dumped(found: Sequence[SegmentFile | SegmentSource]) -> Iterator[Dumped
         except ReadFailedError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            yield _deleted(each.name)
+            yield DeletedSegment(each.name, segment_start(each.name.rpartition("/")[2]))
 
 
 def _unpacked(source: SegmentSource) -> Iterator[DumpedSegment | ArchiveFinding]:
@@ -102,17 +113,12 @@ def find_uncommitted(found: Sequence[SegmentFile | SegmentSource]) -> dict[str, 
     )
 
 
-def _plain(segment: SegmentFile) -> Iterator[DumpedSegment | ArchiveFinding]:
+def _plain(segment: SegmentFile) -> Iterator[DumpedSegment | DeletedSegment]:
     path = segment.path
     try:
         with path.open("rb", buffering=0) as file:
             yield DumpedSegment(printable(str(path)), str(path.parent), segment.start, segment.dialect, file)
     except FileNotFoundError:
-        yield _deleted(printable(str(path)))
+        yield DeletedSegment(printable(str(path)), segment.start)
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _deleted(name: str) -> ArchiveFinding:
-    problem = f"{name} was deleted since it was found, as a running broker does; it is not shown"
-    return ArchiveFinding(ArchiveFindingKind.UNREADABLE, name, problem)

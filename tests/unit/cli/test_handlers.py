@@ -10,6 +10,9 @@ import pytest
 
 from consumerd.base.errors import ExitCode
 from consumerd.cli.main import run
+from consumerd.storage.archives import dumped
+from consumerd.storage.archives.sources import SegmentSource
+from consumerd.storage.segments.finding import SegmentFile
 from consumerd.wire.v07 import Codec, encode_message_set
 from consumerd.wire.v08.records import Headers, RecordCodec, encode_record_batch
 from consumerd.wire.v08.records import encode_message_set as encode_message_set_v08
@@ -107,6 +110,37 @@ def test_delivers_keys_times_and_headers_of_a_disk_since_08(tmp_path: Path, capf
     config.write_text('[group]\nid = "g"\ntopics = { t = 1 }\n[fetch]\nisolation = "read_committed"\n')
     assert run(["handlers", "test", "-c", str(config), str(tmp_path / "events-3")]) == ExitCode.OK
     assert "3 messages in 1 batch handled." in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [
+        ([0, 1], "from offset 0 to 3"),
+        ([4], "from offset 4 to 5"),
+        ([4, 6], "from offset 4 on"),
+    ],
+)
+def test_goes_on_behind_segments_that_a_running_broker_deletes(
+    tmp_path: Path, gone: list[int], says: str, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    files = {start: write_segment(tmp_path, "events-0", start, batch(start, b"a")) for start in (0, 1, 4, 6)}
+    find = dumped.find_dumped
+
+    def deleting(paths: list[str]) -> list[SegmentFile | SegmentSource]:
+        found = find(paths)
+        for start in gone:
+            files[start].unlink()
+        return found
+
+    monkeypatch.setattr("consumerd.handlers.recorded.find_dumped", deleting)
+    assert run(["handlers", "test", "print", str(tmp_path / "events-0")]) == ExitCode.OK
+    captured = capfd.readouterr()
+    assert [json.loads(line)["offset"] for line in captured.out.splitlines()] == [
+        start for start in files if start not in gone
+    ]
+    deleted = f"consumerd: the segments {says} were deleted since they were found, as a running broker does"
+    assert captured.err.splitlines()[0] == f"{deleted}; they are left out."
 
 
 def test_damage_on_a_disk_ends_the_test(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import socket
 from pathlib import Path
 from typing import Any, ClassVar
@@ -328,3 +329,11 @@ async def test_names_the_handlers_of_retry_topics(on_memory: MemoryZooKeeper, tm
     assert [subject for subject in found if subject.startswith("handler")] == [
         f"handler of {name}" for name in ("main", "retry-30s", "retry-5m", "retry-1h")
     ]
+
+
+@pytest.mark.parametrize("limit", [255, 256])
+async def test_wants_the_open_files_that_its_error_names(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    found = (await looked_at())["limits"]
+    few = ConfigError("only 255 open files are allowed (ulimit -n, LimitNOFILE): raise it to 256")
+    assert (found.said, str(found.error)) == (("256 open files", "None") if limit == 256 else ("", str(few)))
