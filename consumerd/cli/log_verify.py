@@ -46,12 +46,13 @@ def command(
     """Check every message of an archive, and how its segments fit together.
 
     PATH is a segment file, a folder with all below it, a .tar, .tar.gz or .tar.zst archive, a single .kafka.gz or
-    .kafka.zst file, or a URL of any of these. The exit code is 11 if a problem is found.
+    .kafka.zst file, or a URL of any of these. The exit code is 11 if a problem is found; a file that a running broker
+    deletes meanwhile is listed, and is not one.
 
     Findings are bad-crc, unknown-magic, short-header, unknown-codec and unreadable-wrapper for messages;
     nonsense-block, torn-tail and lost-block for bytes that are none; gap, overlap, duplicate-segment and empty-segment
-    between segments; misnamed-segment, unreadable-file, damaged-archive, oversize-segment, unsafe-name and
-    no-plain-file for files.
+    between segments; misnamed-segment, unreadable-file, deleted-file, damaged-archive, oversize-segment, unsafe-name
+    and no-plain-file for files.
     """
     from consumerd.storage.archives.verify import VerifyOptions, verify  # noqa: PLC0415 - `--help` needs none
 

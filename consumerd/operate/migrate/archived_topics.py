@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, NamedTuple
 
 from consumerd.base.errors import ConfigError
@@ -126,26 +126,34 @@ class ArchivedPartition:
     def scan(self) -> None:
         """Read all of it once, and fill the fields. Raises ConfigError for segments of 0.7, ReadFailedError.
 
-        The first segments may be gone since they were found: a running broker deletes them by retention.
+        The first segments may be gone since they were found: a running broker deletes them by retention. Where it has
+        deleted one, those before it, which were read in time, are gone as well.
         """
-        begun: dict[int, tuple[int, int]] = {}  # producer -> where its open transaction begins, and its messages
         found = self.log_start
-        for segment in tuple(self.segments):
-            try:
-                self._scan_segment(segment, begun)
-            except ReadFailedError as error:
-                is_first = segment is self.segments[0] is not self.segments[-1]
-                if not (is_first and isinstance(error.__cause__, FileNotFoundError)):
-                    raise
-                self.segments.remove(segment)
-        for producer, (first, count) in begun.items():
-            self._left_out.add(producer, first, OPEN_END)
-            self.unfinished += count
+        while (deleted := self._scan_segments()) is not None:
+            rest = ArchivedPartition(self.partition, self.folder, self.segments[deleted + 1 :], notes=self.notes)
+            for each in fields(self):
+                setattr(self, each.name, getattr(rest, each.name))
         if found < self.log_start:
             self.notes.append(
                 f"{self.partition}: the segments from offset {found} to {self.log_start - 1} were deleted since they "
                 "were found, as a running broker does"
             )
+
+    def _scan_segments(self) -> int | None:
+        """The number of a segment that is gone, with one behind it; None where all were read."""
+        begun: dict[int, tuple[int, int]] = {}  # producer -> where its open transaction begins, and its messages
+        for number, segment in enumerate(self.segments):
+            try:
+                self._scan_segment(segment, begun)
+            except ReadFailedError as error:
+                if segment is self.segments[-1] or not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                return number
+        for producer, (first, count) in begun.items():
+            self._left_out.add(producer, first, OPEN_END)
+            self.unfinished += count
+        return None
 
     def _scan_segment(self, segment: ArchivedSegment, begun: dict[int, tuple[int, int]]) -> None:
         contiguous = False

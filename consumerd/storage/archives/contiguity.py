@@ -60,25 +60,40 @@ class ArchiveReport:
         return found + sorted(self.pending, key=lambda finding: (finding.source, finding.kind))
 
     def is_sound(self, *, allow_torn_tail: bool) -> bool:
-        """Whether there are no findings, except perhaps for torn ends of logs."""
-        return all(allow_torn_tail and finding.kind is FlawKind.TORN for finding in self.findings())
+        """Whether there are no findings, except for deleted files, and perhaps for torn ends of logs."""
+        passed = {ArchiveFindingKind.DELETED, *([FlawKind.TORN] if allow_torn_tail else [])}
+        return all(finding.kind in passed for finding in self.findings())
 
 
-def judge(summaries: Iterable[SegmentSummary]) -> list[ArchivePartitionReport]:
-    """The partitions of an archive, sorted by name."""
+def judge(summaries: Iterable[SegmentSummary], findings: Iterable[ArchiveFinding] = ()) -> list[ArchivePartitionReport]:
+    """The partitions of an archive, sorted by name. `findings`: the others; a gap where a file was deleted is none."""
     partitions: dict[str, list[SegmentSummary]] = {}
+    deleted = [each for each in findings if each.kind is ArchiveFindingKind.DELETED]
     for summary in summaries:
         partitions.setdefault(summary.folder, []).append(summary)
-    return [_judged(name, partitions[name]) for name in sorted(partitions)]
+    return [_judged(name, partitions[name], deleted) for name in sorted(partitions)]
 
 
-def _judged(name: str, segments: list[SegmentSummary]) -> ArchivePartitionReport:
+def _judged(name: str, segments: list[SegmentSummary], deleted: list[ArchiveFinding]) -> ArchivePartitionReport:
     segments = sorted(segments, key=lambda segment: (segment.start, segment.end, segment.source))
     report = ArchivePartitionReport(name, segments)
     for segment, following in pairwise(segments):
-        report.findings += _reported(segment, following)
+        between = _reported(segment, following)
+        report.findings += [each for each in between if not _is_deletion(each, deleted)]
     report.findings += _reported(segments[-1], None)
     return report
+
+
+def _is_deletion(finding: ArchiveFinding, deleted: list[ArchiveFinding]) -> bool:
+    """Whether a finding is a gap between two segments where a file was deleted while the others were read."""
+    if finding.kind is not ArchiveFindingKind.GAP or finding.offset is None or finding.end is None:
+        return False
+    folder = finding.source.rpartition("/")[0]
+    return any(
+        each.offset is not None and finding.offset <= each.offset < finding.end
+        for each in deleted
+        if each.source.rpartition("/")[0] == folder
+    )
 
 
 def _reported(segment: SegmentSummary, following: SegmentSummary | None) -> list[ArchiveFinding]:

@@ -282,7 +282,7 @@ class ArchiveExport:
     def _report(self) -> ExportReport:
         entries = self._manifest.entries.values()
         return ExportReport(
-            partitions=judge(entry.summary for entry in entries),
+            partitions=judge((entry.summary for entry in entries), self._pending),
             rows=sum(entry.rows for entry in entries),
             files=sum(entry.output is not None for entry in entries),
             bytes=sum(entry.size for entry in entries),

@@ -17,7 +17,14 @@ from consumerd.storage.archives.errors import CorruptSegmentError, ReadFailedErr
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
 from consumerd.storage.archives.manifest import ManifestEntry
 from consumerd.storage.archives.ndjson import NdjsonWriter
-from consumerd.storage.archives.opening import OpenSegment, abandoned, open_logs, open_segments, told_apart
+from consumerd.storage.archives.opening import (
+    OpenSegment,
+    abandoned,
+    open_logs,
+    open_segments,
+    told_apart,
+    unread_source,
+)
 from consumerd.storage.archives.options import ExportFormat, ExportOptions, OnCorrupt
 from consumerd.storage.archives.outputs import PartialFile
 from consumerd.storage.archives.parquet import ParquetRows
@@ -66,7 +73,7 @@ def export_source(options: ExportOptions, folder: str, files: SystemFiles, task:
             elif opened.name not in task.done:
                 _export_one(opened, task, options, Path(folder), files, emit)
     except ReadFailedError as error:
-        emit(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
+        emit(unread_source(source, error))
     meter.finish(source.size)
 
 

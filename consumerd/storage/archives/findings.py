@@ -40,6 +40,8 @@ class ArchiveFindingKind(StrEnum):
     #: A link, a sparse file or the like in a tar.
     NO_FILE = "no-plain-file"
     UNREADABLE = "unreadable-file"
+    #: A file that was deleted since it was found, as a running broker does: not a defect of the archive.
+    DELETED = "deleted-file"
     #: A tiered segment that its plugin encrypted.
     ENCRYPTED = "encrypted-segment"
     #: In a folder that a broker of 0.8 and later was about to delete, had found to be a stray one, or was filling.

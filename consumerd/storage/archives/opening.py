@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from consumerd.base.errors import CorruptDataError
 from consumerd.storage import DamagedArchiveError
+from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.extras import extra
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind
 from consumerd.storage.archives.sources import Packing, SegmentSource, is_segment, packing_of, reading
@@ -28,6 +29,7 @@ from consumerd.storage.log.archive_names import (
     MisnamedSegmentError,
     SegmentName,
     parse_partition_folder,
+    segment_start,
 )
 from consumerd.storage.log.archive_packed import UnpackedStream
 from consumerd.storage.log.archive_tar import TarKind, read_members
@@ -108,6 +110,14 @@ def _unpacked(
     if tiered_start(name.rpartition("/")[2]) is not None:
         return None, unframed(stream, expansion)
     return size if packing is Packing.NONE else None, stream
+
+
+def unread_source(source: SegmentSource, error: ReadFailedError) -> ArchiveFinding:
+    """The finding for a source that could not be read, or that a running broker has deleted."""
+    if not isinstance(error.__cause__, FileNotFoundError):
+        return ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error))
+    start = segment_start(source.name.rpartition("/")[2])
+    return ArchiveFinding(ArchiveFindingKind.DELETED, source.name, str(error), offset=start)
 
 
 def open_logs(

@@ -14,7 +14,7 @@ from consumerd.storage.archives.contiguity import ArchiveReport, judge
 from consumerd.storage.archives.copies import without_other_copies
 from consumerd.storage.archives.errors import ReadFailedError
 from consumerd.storage.archives.findings import ArchiveFinding, ArchiveFindingKind, SegmentSummary
-from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart
+from consumerd.storage.archives.opening import OpenSegment, abandoned, open_segments, told_apart, unread_source
 from consumerd.storage.archives.pool import BytesRead, Emit, Progress, ReadMeter, StopFlag, run_tasks
 from consumerd.storage.archives.sources import SegmentSource
 from consumerd.storage.log.archive import read_indexed
@@ -65,7 +65,7 @@ def verify(
     in_tars = any(source.is_tar for source in sources)
     progress.begin(sum(source.size or 0 for source in sources), None if in_tars else len(sources))
     run_tasks(partial(verify_source, options), tasks, workers=workers, on_event=on_event, stop=stop)
-    return ArchiveReport(judge(summaries), pending + copies)
+    return ArchiveReport(judge(summaries, pending), pending + copies)
 
 
 def verify_source(options: VerifyOptions, source: SegmentSource, emit: Emit) -> None:
@@ -76,7 +76,7 @@ def verify_source(options: VerifyOptions, source: SegmentSource, emit: Emit) -> 
         for opened in open_segments(source, expansion=options.expansion, on_bytes=meter.add):
             emit(opened if isinstance(opened, ArchiveFinding) else _summed_up(opened, layout, options))
     except ReadFailedError as error:
-        emit(ArchiveFinding(ArchiveFindingKind.UNREADABLE, source.name, str(error)))
+        emit(unread_source(source, error))
     meter.finish(source.size)
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from consumerd.base.errors import NotFoundError
 from consumerd.spark.source.choice import PartitionChoice
@@ -40,6 +40,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+#: Times that files are listed while a running broker deletes the last segment of a partition.
+_LISTINGS: Final = 5
+
+
+class DeletedSegmentError(NotFoundError):
+    """A file was deleted after it was listed."""
+
+
 class OverlapError(FileReadError):
     """Two files hold the same offsets of one partition."""
 
@@ -63,6 +71,12 @@ class ArchiveOrigin(WithoutEpochs):
         self._reported: set[str] = set()
 
     def snapshot(self) -> Mapping[Key, PartitionLog]:
+        for _ in range(_LISTINGS - 1):
+            with contextlib.suppress(DeletedSegmentError):  # by a running broker: what it has now is listed
+                return self._listed()
+        return self._listed()
+
+    def _listed(self) -> Mapping[Key, PartitionLog]:
         partitions: dict[tuple[str, int | None, int], list[tuple[int, SegmentSource]]] = {}
         self._known.clear()
         self._times.clear()
@@ -189,7 +203,9 @@ def _present(location: object) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise NotFoundError(f"{location} was deleted while the query was planned; start the query again") from None
+        raise DeletedSegmentError(
+            f"{location} was deleted while the query was planned; start the query again"
+        ) from None
 
 
 def _readable(source: SegmentSource) -> SegmentSource:

@@ -109,9 +109,7 @@ def read_stored_split(split: StoredSplit, request: ReadRequest) -> Iterator[pa.R
     try:
         yield from reader.read()
     except FileNotFoundError:
-        reader.lost(
-            f"the offsets {split.start} to {split.end} of {split} no longer exist: {split.location} was deleted"
-        )
+        reader.lost(f"the offsets of {split} no longer exist: {split.location} was deleted")
 
 
 class _Reader(SplitReader):

@@ -11,6 +11,7 @@ import pytest
 
 from consumerd.base.errors import ConfigError
 from consumerd.storage.archives.contiguity import ArchiveReport
+from consumerd.storage.archives.findings import ArchiveFindingKind
 from consumerd.storage.archives.pool import NoProgress, StopFlag
 from consumerd.storage.archives.sources import find_sources
 from consumerd.storage.archives.verify import VerifyOptions, verify
@@ -123,9 +124,36 @@ def test_reports_an_unreadable_file(tmp_path: Path, segments: Callable[..., list
     segments(tmp_path / "events-1", HELLO)
     sources = find_sources([str(tmp_path)])
     path.unlink()
+    path.mkdir()
     report = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag())
     assert kinds(report) == ["unreadable-file"]
+    assert not report.is_sound(allow_torn_tail=True)
     assert len(report.partitions) == 1
+
+
+@pytest.mark.parametrize("gone", [[0], [2], [4], [0, 2, 4]])
+def test_files_that_a_running_broker_deletes_are_neither_damage_nor_gaps(tmp_path: Path, gone: list[int]) -> None:
+    folder = tmp_path / "events-0"
+    files = {start: since_08(folder, start, batch(start)) for start in (0, 2, 4)}
+    sources = find_sources([str(folder)])
+    for start in gone:
+        files[start].unlink()
+    report = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag())
+    assert [(each.kind, each.source, each.offset) for each in report.findings()] == [
+        (ArchiveFindingKind.DELETED, str(files[start]), start) for start in gone
+    ]
+    assert report.is_sound(allow_torn_tail=False)
+
+
+def test_a_file_that_was_deleted_elsewhere_explains_no_gap(tmp_path: Path) -> None:
+    for start in (0, 4):
+        since_08(tmp_path / "events-0", start, batch(start))
+    gone = since_08(tmp_path / "events-1", 2, batch(2))
+    sources = find_sources([str(tmp_path)])
+    gone.unlink()
+    report = verify(sources, VerifyOptions(), workers=1, progress=NoProgress(), stop=StopFlag())
+    assert {each.kind for each in report.findings()} == {ArchiveFindingKind.GAP, ArchiveFindingKind.DELETED}
+    assert not report.is_sound(allow_torn_tail=True)
 
 
 def test_rejects_an_invalid_layout(tmp_path: Path, segments: Callable[..., list[Path]]) -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import gzip
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
 
+from consumerd.base.errors import NotFoundError
 from consumerd.spark.source.columns import ParseMode
 from consumerd.spark.source.errors import FileReadError, MalformedMessageError
 from consumerd.spark.source.filters import Pruning
@@ -15,6 +18,7 @@ from consumerd.spark.source.options import read_options
 from consumerd.spark.source.planning import StreamPlanner, plan_batch
 from consumerd.spark.source.reading import read_rows
 from consumerd.spark.source.request import ReadRequest
+from consumerd.storage.archives.sources import SegmentSource, find_sources
 from consumerd.wire.v08.records import RecordCodec, encode_message_set, encode_record_batch
 
 if TYPE_CHECKING:
@@ -70,6 +74,31 @@ def test_one_of_two_copies_of_a_partition_is_read_and_the_other_is_logged_once(
         f"{tmp_path}/one/t-3: it ends at offset 2, and {tmp_path}/two/t-3 at 5"
     ]
     assert offsets(plan_batch(read_options({"path": paths, "subscribe": "t"}), Pruning())) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("times", [4, 5])
+def test_planning_lists_again_what_a_running_broker_deletes_meanwhile(
+    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 0, OLD)
+    listings: list[Sequence[str]] = []
+
+    def deleting(paths: Sequence[str]) -> list[SegmentSource]:
+        found = find_sources(paths)
+        listings.append(paths)
+        return (
+            [replace(each, path=each.path.replace("/t-3/", "/gone/t-3/")) for each in found]
+            if len(listings) <= times
+            else found
+        )
+
+    monkeypatch.setattr("consumerd.spark.source.v07.archive_origin.find_sources", deleting)
+    if times == 5:
+        with pytest.raises(NotFoundError, match="was deleted while the query was planned; start the query again"):
+            plan(tmp_path)
+    else:
+        assert len(plan(tmp_path)) == 1
+    assert len(listings) == 5
 
 
 def test_segments_become_splits_with_keys_headers_and_timestamps(tmp_path: Path) -> None:
