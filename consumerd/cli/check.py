@@ -72,6 +72,7 @@ def _look_online(document: TomlDocument, source: str, limit: float) -> None:
     """Print a line for each finding as it comes. Raises the first error, without its sentence, which is printed."""
     from consumerd.service.config.model import parse  # noqa: PLC0415
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415
+    from consumerd.service.daemon.loop import sigterm_interrupts  # noqa: PLC0415
     from consumerd.service.daemon.online_checks import look_online  # noqa: PLC0415
 
     configure_logs("error", "auto")
@@ -84,7 +85,9 @@ def _look_online(document: TomlDocument, source: str, limit: float) -> None:
             if found.error is not None:
                 errors.append(found.error)
 
-    asyncio.run(main())
+    work = main()
+    with sigterm_interrupts(work):
+        asyncio.run(work)
     if errors:
         sys.exit(int(errors[0].exit_code))
 

@@ -23,6 +23,7 @@ from consumerd.base import native
 from consumerd.base.errors import ConsumerdError, ExitCode, leaves
 from consumerd.base.frames import current_frames
 from consumerd.cli.lazy_commands import LazyCommands
+from consumerd.cli.tables import printable
 
 #: command -> (module, what the list of commands says about it)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -159,12 +160,21 @@ def run(arguments: Sequence[str]) -> int:
         if debug or sentence is None:
             sys.excepthook(type(error), error, error.__traceback__)
         if sentence is not None:
-            for line in sentence.splitlines():  # a configuration has one line for each problem
+            for line in _with_plain_names(sentence, arguments).splitlines():  # a configuration has one for each problem
                 _say(f"consumerd: {line}")
         else:
             _say("consumerd: this is a defect in consumerd; please report it with the lines above.")
         return code
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _with_plain_names(sentence: str, arguments: Sequence[str]) -> str:
+    """The sentence with the names of the command line in one line each, whatever characters they have."""
+    for argument in arguments:
+        for name in (argument, argument.partition("=")[2]):
+            if not name.isprintable():
+                sentence = sentence.replace(name, printable(name))
+    return sentence
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ class ExistingFile(click.Path):
         """Raises NotFoundError, BadParameter."""
         found = super().convert(value, param, ctx)
         if not (self.allow_dash and value == "-") and not Path(value).exists():
-            raise NotFoundError(f"{value} does not exist")
+            raise NotFoundError(f"{value} does not exist: check its name, and the directory that it is in")
         return found
 
 

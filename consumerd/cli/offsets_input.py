@@ -84,8 +84,11 @@ def read_file(file: str) -> GroupOffsets:
     try:
         with click.open_file(file, encoding="utf-8-sig") as stream:
             text = stream.read()
-    except (OSError, ValueError) as error:
-        raise OffsetFileError(f"{file} cannot be read: {error}") from None
+    except UnicodeDecodeError as error:
+        problem = f"{file} is not UTF-8 text (byte {error.start}): name a file that `consumerd offsets export` wrote"
+        raise OffsetFileError(problem) from None
+    except OSError as error:
+        raise OffsetFileError(f"{file} cannot be read: {error.strerror}") from None
     return parse_offsets(text, "standard input" if file == "-" else file)
 
 

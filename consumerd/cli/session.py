@@ -204,11 +204,16 @@ def with_session(
 
 
 def run_tool(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run the work of a command, whose log has warnings and errors alone, and return its result."""
+    """Run the work of a command, whose log has warnings and errors alone, and return its result.
+
+    SIGTERM interrupts it, as Ctrl-C does.
+    """
     from consumerd.service.daemon.logs import configure_logs  # noqa: PLC0415 - heavy imports only for the command that runs
+    from consumerd.service.daemon.loop import sigterm_interrupts  # noqa: PLC0415
 
     configure_logs("warning", "auto")
-    return asyncio.run(work)
+    with sigterm_interrupts(work):
+        return asyncio.run(work)
 
 
 @asynccontextmanager

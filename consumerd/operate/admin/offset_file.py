@@ -70,7 +70,7 @@ def parse_offsets(text: str, source: str) -> GroupOffsets:
             group, topic, name, offset = match.groups()
             _add(found, f"{source}, line {number}", group, topic, name, int(offset))
     if not found:
-        raise OffsetFileError(f"{source} holds no offsets")
+        raise OffsetFileError(f"{source} holds no offsets: name a file that `consumerd offsets export` wrote")
     return found
 
 
@@ -97,7 +97,7 @@ def _parse_json(text: str, source: str) -> GroupOffsets:
                     raise OffsetFileError(f"{source}: the offset of {topic}/{name} in {group} is {offset!r}")
                 _add(found, source, group, topic, name, offset)
     if not found:
-        raise OffsetFileError(f"{source} holds no offsets")
+        raise OffsetFileError(f"{source} holds no offsets: name a file that `consumerd offsets export` wrote")
     return found
 
 

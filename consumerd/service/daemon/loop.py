@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
-from typing import Final, Literal, TypeVar
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from types import FrameType
+from typing import Any, Final, Literal, TypeVar
 
 from consumerd.base.errors import ConfigError, HandlerFailedError
 from consumerd.service.daemon.memory import tune_malloc
@@ -48,6 +51,31 @@ def _require_files() -> None:
         raise too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]) from error
 
 
+@contextmanager
+def sigterm_interrupts(work: Coroutine[Any, Any, Any]) -> Iterator[None]:
+    """SIGTERM ends what a tool does as Ctrl-C does: cancelled, so that it undoes or says what it has begun.
+
+    `work` is closed at the end, since an interrupt may come before its first step.
+    """
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            handler(signal.SIGINT, frame)
+        else:  # a shell starts what is in the background without it
+            raise KeyboardInterrupt
+
+    with closing(work):
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        former = signal.signal(signal.SIGTERM, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, former)
+
+
 def run_on_loop(
     main: Coroutine[None, None, _T],
     loop: Literal["auto", "uvloop", "asyncio"] = "auto",
@@ -57,9 +85,9 @@ def run_on_loop(
 ) -> _T:
     """Run `main` to its end; `auto` takes uvloop where it is installed.
 
-    `budget`: bytes of messages that may be held in memory. With `signals`, a call of `sys.exit` in any task asks for a
-    stop in order, as a signal does, and is a failure of the handler. Raises ConfigError where uvloop is missing or too
-    few files can be opened, and HandlerFailedError.
+    `budget`: bytes of messages that may be held in memory. Without `signals`, SIGTERM interrupts it as Ctrl-C does.
+    With them, a call of `sys.exit` in any task asks for a stop in order, as a signal does, and is a failure of the
+    handler. Raises ConfigError where uvloop is missing or too few files can be opened, and HandlerFailedError.
     """
     factory = None if loop == "asyncio" else _uvloop_factory()
     try:
@@ -72,7 +100,8 @@ def run_on_loop(
     tune_malloc(budget)
     with asyncio.Runner(loop_factory=factory) as runner:
         if signals is None:
-            return runner.run(main)
+            with sigterm_interrupts(main):
+                return runner.run(main)
         event_loop = runner.get_loop()
         event_loop.call_soon(signals.reclaim)  # before anything else runs there
         task = event_loop.create_task(main)

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -123,3 +124,13 @@ def test_ignores_a_closed_standard_error() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert ended.returncode == ExitCode.PIPE
+
+
+@pytest.mark.parametrize("option", [["-c", "{}"], ["--config={}"]])
+def test_a_name_with_a_line_end_stays_in_the_line_of_its_error(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = f"{tmp_path}/a\nb.toml"
+    assert run(["check", *(each.format(path) for each in option)]) == ExitCode.CONFIG
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path}/a\\nb.toml" in line

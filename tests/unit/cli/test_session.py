@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +13,45 @@ import click
 import pytest
 
 from consumerd.base.errors import ConfigError
-from consumerd.cli.session import ClusterAddress, cluster_address
+from consumerd.cli.session import ClusterAddress, cluster_address, run_tool
 
 GROUP = '[group]\nid = "g"\ntopics = { t = 1 }\n'
+
+
+@pytest.mark.parametrize("on_interrupt", [signal.default_int_handler, signal.SIG_IGN], ids=["default", "ignored"])
+def test_sigterm_interrupts_a_tool_which_ends_in_order(on_interrupt: Any) -> None:
+    ended = []
+
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("in order")
+
+    former, before = signal.signal(signal.SIGINT, on_interrupt), signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_tool(work())
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert ended == ["in order"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_before_the_first_step_leaves_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        raise AssertionError
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio, "run", interrupted)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            run_tool(work())
+    assert found == []
 
 
 def side_address(side: str, *given: Any) -> ClusterAddress:
