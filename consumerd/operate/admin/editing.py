@@ -16,7 +16,7 @@ from consumerd.base.ports import Create, Delete, SetData, ZooKeeper
 from consumerd.net.cluster.reading import node
 from consumerd.net.zk.errors import ConnectionLost, MultiFailed, NodeError
 from consumerd.operate.admin.changes import OffsetChange
-from consumerd.operate.admin.errors import ChangedMeanwhileError
+from consumerd.operate.admin.errors import ChangedMeanwhileError, IncompleteWriteError
 from consumerd.operate.admin.offset_file import GroupOffsets
 from consumerd.operate.admin.snapshot import GroupSnapshot
 from consumerd.wire.registry.paths import offset_path, offsets_path, owner_path, owners_path
@@ -111,12 +111,14 @@ def backup_of(changes: Iterable[OffsetChange]) -> GroupOffsets:
 async def write_changes(zk: ZooKeeper, changes: Sequence[OffsetChange], *, force: bool) -> int:
     """Write the changes that change an offset; returns how many nodes were written.
 
-    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot; offsets
-    written before that stay, and the sentence has their number.
+    Raises ChangedMeanwhileError when a partition was claimed, or its offset committed, since the snapshot, and
+    IncompleteWriteError when the session fails; offsets written before that stay, and the sentence has their number.
     """
     moving = [change for change in changes if change.moves]
     for group, topic in sorted({_topic(change) for change in moving if change.after is not None}):
         await zk.ensure(offsets_path(group, topic))
+        if not force:  # else the first member that ever starts could claim a partition unseen
+            await zk.ensure(owners_path(group, topic))
     fenced = set()
     for group, topic in {_topic(change) for change in moving}:
         if not force and await zk.exists(owners_path(group, topic)) is not None:  # without it no partition has an owner
@@ -133,10 +135,16 @@ async def write_changes(zk: ZooKeeper, changes: Sequence[OffsetChange], *, force
             await write_together(zk, operations)
         except MultiFailed as failure:
             change = cause[failure.index]
+            done = start if zk.has_multi else start + some.index(change)
             raise ChangedMeanwhileError(
                 f"{change.partition} of group {change.group} was claimed or committed meanwhile ({failure.cause}); "
-                f"{start} of {len(moving)} offsets were written before that: run the command again"
+                f"{done} of {len(moving)} offsets were written before that: run the command again"
             ) from failure
+        except ZooKeeperError as error:
+            raise IncompleteWriteError(
+                f"{error}; {start} of {len(moving)} offsets were written before that, and perhaps some of the next "
+                f"{len(some)}: run the command again"
+            ) from error
     return len(moving)
 
 

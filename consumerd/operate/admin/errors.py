@@ -23,6 +23,10 @@ class ChangedMeanwhileError(ZooKeeperError):
     """The group was changed concurrently."""
 
 
+class IncompleteWriteError(ZooKeeperError):
+    """ZooKeeper became unavailable in the middle of a change."""
+
+
 class ArgumentError(ConfigError):
     """The cluster does not have what the command line asks for, or needs more arguments."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from consumerd.base.errors import NotFoundError
+from consumerd.base.errors import BrokerError, NotFoundError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.offsets.kafka_store import CommittedOffset, KafkaOffsetStore
 from consumerd.net.client.cluster import ClusterClient
@@ -331,23 +331,36 @@ class BrokerGroups(V08GroupSource):
     async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
         """Commit the changes outside of the group's membership; `force` has no effect here.
 
-        Raises RefusedError where the group lives, BrokerError.
+        Raises RefusedError where the group lives, BrokerError; offsets that were written before stay, and the sentence
+        has their number.
         """
         del force
         moving = [change for change in changes if change.moves]
+        written = 0
         for group in dict.fromkeys(change.group for change in moving):
             wanted = {change.partition: change.after for change in moving if change.group == group}
             positions = {partition: after for partition, after in wanted.items() if after is not None}
             attempt = partial(KafkaOffsetStore(self.client, group).commit, positions, session_id=0)
-            result = await self.client.retrying(f"offsets of group {group}", attempt)
+            try:
+                result = await self.client.retrying(f"offsets of group {group}", attempt)
+            except BrokerError as error:
+                if not written:
+                    raise
+                raise BrokerError(f"{error}{_so_far(written, len(moving))}") from error
+            written += len(positions) - len(result.lost) - len(result.refused)
+            so_far = _so_far(written, len(moving)) if written else ""
             if result.lost:
                 raise RefusedError(
                     f"the coordinator of group {group!r} accepts offsets only from its members while it has any "
-                    f"({len(result.lost)} of {len(positions)} were rejected): stop them first"
+                    f"({len(result.lost)} of {len(positions)} were rejected): stop them first{so_far}"
                 )
-            for error in result.refused.values():
-                raise error
+            for refusal in result.refused.values():
+                raise BrokerError(f"{refusal}{so_far}") if so_far else refusal
         return len(moving)
+
+
+def _so_far(written: int, wanted: int) -> str:
+    return f"; {written} of {wanted} offsets were written: correct this, and run the command again for the rest"
 
 
 def _add_member(view: GroupView, protocol_type: str, described: DescribeGroupsResponseMember) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
@@ -9,12 +9,12 @@ import pytest
 
 from consumerd.base.errors import NotFoundError
 from consumerd.base.partition import TopicPartition
-from consumerd.net.zk.errors import ConnectionLost
+from consumerd.net.zk.errors import ConnectionLost, NotConnected
 from consumerd.operate.admin import editing, removal
 from consumerd.operate.admin.changes import OffsetChange
 from consumerd.operate.admin.doctor import take_step
 from consumerd.operate.admin.editing import backup_of, in_the_way, write_changes
-from consumerd.operate.admin.errors import ChangedMeanwhileError, RefusedError
+from consumerd.operate.admin.errors import ChangedMeanwhileError, IncompleteWriteError, RefusedError
 from consumerd.operate.admin.findings import NudgeGroup
 from consumerd.operate.admin.removal import as_backup, delete_tree, read_tree, require_dead
 from consumerd.operate.admin.snapshot import read_v07_snapshot
@@ -86,8 +86,9 @@ async def test_server_rejects_the_write_after_a_claim(zookeeper: MemoryZooKeeper
     changes = [OffsetChange("g", T[0], 10, 20, 0), OffsetChange("g", T[1], 10, 20, 0)]
     zookeeper.put("/consumers/g/owners/t/0-1", b"g_a-0", session_id=LEASE)
     async with session(zookeeper) as zk:
-        with pytest.raises(ChangedMeanwhileError, match=r"t/0-1 of group g was claimed .* 0 of 2 offsets were written"):
+        with pytest.raises(ChangedMeanwhileError, match="t/0-1 of group g was claimed") as refused:
             await write_changes(zk, changes, force=False)
+        assert f"{0 if zk.has_multi else 1} of 2 offsets were written" in str(refused.value)
         # Without multi the changes before the refused one are made, and only these.
         assert offset(zookeeper, T[0]) == (b"10" if zk.has_multi else b"20")
         assert owners(zookeeper) == ["/consumers/g/owners/t/0-1"]
@@ -119,6 +120,46 @@ async def test_writes_many_changes_in_several_transactions(
         with pytest.raises(ChangedMeanwhileError, match="2 of 3 offsets were written"):
             await write_changes(zk, changes, force=False)
     assert [offset(zookeeper, partition) for partition in T[:3]] == [b"20", b"20", b"11"]
+
+
+async def test_first_member_of_a_group_cannot_claim_a_partition_unseen(
+    zookeeper: MemoryZooKeeper, session: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(editing, "CHANGES_PER_MULTI", 1)
+    partitions = [TopicPartition("u", 0, number) for number in range(2)]
+    changes = [OffsetChange("new", partition, None, 20, None) for partition in partitions]
+    write = editing.write_together
+
+    async def claiming(zk: MemorySession, operations: Sequence[Any]) -> None:
+        await write(zk, operations)
+        if "/consumers/new/owners/u/0-1" not in zookeeper.dump():
+            zookeeper.put("/consumers/new/owners/u/0-1", b"new_a-0", session_id=LEASE)
+
+    monkeypatch.setattr(editing, "write_together", claiming)
+    async with session(zookeeper) as zk:
+        with pytest.raises(ChangedMeanwhileError, match=r"u/0-1 of group new was claimed .* 1 of 2 offsets were"):
+            await write_changes(zk, changes, force=False)
+    assert "/consumers/new/offsets/u/0-1" not in zookeeper.dump()
+
+
+async def test_says_how_many_offsets_were_written_when_the_session_fails(
+    zookeeper: MemoryZooKeeper, session: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(editing, "CHANGES_PER_MULTI", 1)
+    write = editing.write_together
+    written: list[Sequence[Any]] = []
+
+    async def failing(zk: MemorySession, operations: Sequence[Any]) -> None:
+        if written:
+            raise NotConnected("no connection to ZooKeeper")
+        written.append(operations)
+        await write(zk, operations)
+
+    monkeypatch.setattr(editing, "write_together", failing)
+    async with session(zookeeper) as zk:
+        with pytest.raises(IncompleteWriteError, match="; 1 of 3 offsets were written before that, and perhaps"):
+            await write_changes(zk, [OffsetChange("g", partition, 10, 20, 0) for partition in T[:3]], force=False)
+    assert [offset(zookeeper, partition) for partition in T[:3]] == [b"20", b"10", b"10"]
 
 
 async def test_names_members_that_prevent_a_write(zookeeper: MemoryZooKeeper) -> None:
@@ -218,7 +259,7 @@ async def test_a_write_whose_answer_is_lost_succeeds_if_it_was_carried_out(
         if carried_out:
             await task
         else:
-            with pytest.raises(ConnectionLost):
+            with pytest.raises(IncompleteWriteError if write == "offsets" else ConnectionLost):
                 await task
     done = {
         "group": "/consumers/g" not in zookeeper.dump(),

@@ -19,7 +19,7 @@ from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.settings import ClientSettings
 from consumerd.net.cluster.groups import GroupView
 from consumerd.net.errors import ConnectionClosedError, RequestTimeoutError
-from consumerd.operate.admin.changes import ChangePlanner, OffsetTarget, OffsetTargetKind
+from consumerd.operate.admin.changes import ChangePlanner, OffsetChange, OffsetTarget, OffsetTargetKind
 from consumerd.operate.admin.diagnosis import diagnose_once
 from consumerd.operate.admin.diagnosis_offsets import DiagnosisInput
 from consumerd.operate.admin.editing import in_the_way
@@ -380,6 +380,29 @@ async def test_rejects_offsets_for_a_group_that_became_active() -> None:
     changes = await ChangePlanner(snapshot, groups.logs).set_to({T0: 5})
     with pytest.raises(RefusedError, match="only from its members"):
         await groups.write(changes, force=True)
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "written"),
+    [
+        ([[0, 0], [25, 25]], RefusedError, 2),
+        ([[0, 0], [0, 3]], BrokerError, 3),
+        ([[3, 0]], BrokerError, 1),
+    ],
+    ids=["second group lives", "partition of the second group deleted", "partition of the first group deleted"],
+)
+async def test_says_how_many_offsets_were_written_before_a_refusal(
+    codes: list[list[int]], error: type[Exception], written: int
+) -> None:
+    answers = [
+        {"topics": [{"name": "t", "partitions": [{"partition_index": n, "error_code": code} for n, code in found]}]}
+        for found in map(enumerate, codes)
+    ]
+    client, _ = cluster(OffsetCommit=answers)
+    partitions = [TopicPartition.numbered("t", number) for number in range(2)]
+    changes = [OffsetChange(group, each, None, 5, None) for group in ("g", "h") for each in partitions]
+    with pytest.raises(error, match=f"; {written} of 4 offsets were written: correct this, and run the command again"):
+        await BrokerGroups(client).write(changes, force=False)
 
 
 @pytest.mark.parametrize(
