@@ -6,6 +6,7 @@ all partitions at once, whether it is a dry run or not, with the same exit code.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import json
@@ -103,7 +104,16 @@ class How:
             return None
         path = self.backup or backup_path(sorted(before))
         await write_backup(path, before)
-        await source.write(plan.changes, force=self.force)
+        try:
+            await source.write(plan.changes, force=self.force)
+        except asyncio.CancelledError:
+            moving = sum(change.moves for change in plan.changes)
+            click.echo(
+                f"consumerd: the write of {counted(moving, 'offset')} was interrupted; some may be written: "
+                "run the command again for the rest",
+                err=True,
+            )
+            raise
         return path
 
 

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 
 from consumerd.base.errors import ExitCode
 from consumerd.base.partition import TopicPartition
+from consumerd.cli.offsets_change import How
 from consumerd.cli.offsets_input import parse_duration
 from consumerd.net.zk.errors import NoAuth
+from consumerd.operate.admin.changes import OffsetChange
+from consumerd.operate.admin.group_source import GroupSource
+from consumerd.operate.admin.offset_plans import OffsetMove, OffsetPlan
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.v07 import Codec
 from tests.unit.cli.conftest import Command
@@ -346,3 +352,21 @@ async def test_reads_no_nodes_but_those_of_the_offsets_that_are_asked_for(
     assert "t/0-0" in done.out
     assert "30" in done.out
     assert (await consumerd("offsets", *arguments, "--group", "g")).code == ExitCode.ZOOKEEPER
+
+
+async def test_says_of_an_interrupted_write_that_some_offsets_may_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        async def write(self, changes: Sequence[OffsetChange], *, force: bool) -> int:
+            raise asyncio.CancelledError
+
+    backup = tmp_path / "before.json"
+    how = How(execute=True, force=False, backup=backup, broker_timeout=1.0, as_json=False)
+    plan = OffsetPlan([OffsetMove(OffsetChange("g", TopicPartition("t", 0, number), 1, 2, 0)) for number in range(3)])
+    with pytest.raises(asyncio.CancelledError):
+        await how.write(cast("GroupSource", Interrupted()), plan)
+    assert json.loads(backup.read_text())["groups"] == {"g": {"t": {"0-0": 1, "0-1": 1, "0-2": 1}}}
+    assert capsys.readouterr().err.splitlines()[1] == (
+        "consumerd: the write of 3 offsets was interrupted; some may be written: run the command again for the rest"
+    )
