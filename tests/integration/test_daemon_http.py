@@ -216,7 +216,7 @@ async def test_status_shows_owners_and_recent_errors(world: Any, client: Client)
 
     async def shared() -> bool:
         status = json.loads((await client.get(first, "/status.json"))[1])
-        counts = [member["partitions"] for member in status["members"]["live"]]
+        counts = [member["partitions"] for member in status["members"]["live"] or ()]
         return counts == [1, 1] and len(status["partitions"]) == 1 and status["partitions"][0]["lag"] == 0
 
     await world.until(shared)

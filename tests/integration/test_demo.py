@@ -89,7 +89,10 @@ async def test_keep_serves_status_pages_until_stopped(java: JavaRuntime, tmp_pat
             while True:
                 async with session.get(f"{urls[0]}status.json") as answer:
                     status = await answer.json()
-                if status["totals"]["messages"] and sum(each["partitions"] for each in status["members"]["live"]) == 8:
+                if (
+                    status["totals"]["messages"]
+                    and sum(each["partitions"] for each in status["members"]["live"] or ()) == 8
+                ):
                     break
                 await asyncio.sleep(0.2)
         assert len(status["members"]["live"]) == 3

@@ -66,7 +66,7 @@ async def test_status_and_metrics_show_the_group_and_lag_in_messages(group: Grou
             async with session.get(f"{url}status.json") as answer:
                 status = await answer.json()
             # The data of the whole group is read at intervals.
-            rows, members = status["partitions"], (status["members"] or {"live": []})["live"]
+            rows, members = status["partitions"], (status["members"] or {"live": []})["live"] or []
             known = sum(member["partitions"] for member in members)
             if known == PARTITIONS and rows and all(row["handled"] == 2 and row["lag"] == 0 for row in rows):
                 break

@@ -151,6 +151,9 @@ class Monitor:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        for part in self.subscriptions:
+            if part.group_watch is not None:
+                await part.group_watch.close()
 
     @property
     def _looks_at_lag(self) -> bool:

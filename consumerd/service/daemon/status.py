@@ -6,6 +6,7 @@ holds no secrets; passwords within what errors say are left out.
 
 from __future__ import annotations
 
+import asyncio
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 
 async def read_status(monitor: Monitor) -> dict[str, Any]:
     """The document. Keys that have no value yet are null."""
-    subscriptions = [await _subscription(monitor, part) for part in monitor.subscriptions]
+    watches = [_no_group() if part.group_watch is None else part.group_watch.look() for part in monitor.subscriptions]
+    groups = await asyncio.gather(*watches)
+    subscriptions = [_subscription(monitor, *each) for each in zip(monitor.subscriptions, groups, strict=True)]
     main, member, now = subscriptions[0], monitor.main.member, monitor.clock.monotonic()
     rebalances = [
         {"subscription": each["name"], **rebalance} for each in subscriptions for rebalance in each.pop("rebalances")
@@ -61,9 +64,12 @@ async def read_status(monitor: Monitor) -> dict[str, Any]:
     return document
 
 
-async def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> dict[str, Any]:
+async def _no_group() -> None:
+    """Return nothing: there is no member yet."""
+
+
+def _subscription(monitor: Monitor, part: SubscriptionMonitor, seen: GroupSeen | None) -> dict[str, Any]:
     """Return the status of one subscription; its partitions and rebalances stand beside those of the others."""
-    seen = None if part.group_watch is None else await part.group_watch.look()
     member, health = part.member, part.health
     return {
         "name": part.name,
@@ -75,7 +81,7 @@ async def _subscription(monitor: Monitor, part: SubscriptionMonitor) -> dict[str
         "not_ready_because": health.unready,
         "totals": None if member is None else _totals(part, member),
         "partitions": [] if member is None else _partitions(monitor, part, member),
-        "members": _members(part, seen),
+        "members": None if seen is None else _members(monitor, part, seen),
         "rebalances": [] if member is None else _rebalances(monitor, member),
     }
 
@@ -179,13 +185,18 @@ def _state(view: OwnedView | None, *, is_hung: bool, is_unreachable: bool) -> st
     return "paused" if view.paused else "consuming"
 
 
-def _members(part: SubscriptionMonitor, seen: GroupSeen | None) -> dict[str, Any] | None:
-    if seen is None:
-        return None
+def _members(monitor: Monitor, part: SubscriptionMonitor, seen: GroupSeen) -> dict[str, Any]:
+    """Return the group; null for what is not known of it yet."""
+    state = seen.state
+    if state is None:
+        return {"time": None, "live": None, "not_live": None, "unowned": None, "failure": seen.failure}
     return {
-        "live": [{"id": name, "partitions": count, "this": part.is_this(name)} for name, count in seen.members.items()],
-        "not_live": [{"id": name, "partitions": count} for name, count in seen.strangers.items()],
-        "unowned": seen.unowned,
+        "time": iso_time(monitor.wall_of(state.at)),
+        "live": [
+            {"id": name, "partitions": count, "this": part.is_this(name)} for name, count in state.members.items()
+        ],
+        "not_live": [{"id": name, "partitions": count} for name, count in state.strangers.items()],
+        "unowned": state.unowned,
         "failure": seen.failure,
     }
 

@@ -217,9 +217,10 @@ def _of_each_group(subscriptions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for each in subscriptions:
         first = groups.setdefault(each["group"], each)
-        if first is not each and first["members"] is not None and each["members"] is not None:
-            ours = {row["id"] for row in each["members"]["live"] if row["this"]}
-            live = [{**row, "this": row["this"] or row["id"] in ours} for row in first["members"]["live"]]
+        known = [(part["members"] or {}).get("live") for part in (first, each)]
+        if first is not each and known[0] is not None and known[1] is not None:
+            ours = {row["id"] for row in known[1] if row["this"]}
+            live = [{**row, "this": row["this"] or row["id"] in ours} for row in known[0]]
             groups[each["group"]] = {**first, "members": {**first["members"], "live": live}}
     return [*groups.values()]
 
@@ -355,20 +356,21 @@ def _members(subscription: dict[str, Any], *, named: bool) -> str:
     rows = "".join(
         f'<tr><th scope="row"><code>{escape(each["id"])}</code></th>'
         f"<td>{'this member' if each['this'] else 'live'}</td>{_number(each['partitions'])}</tr>\n"
-        for each in members["live"]
+        for each in members["live"] or ()
     ) + "".join(
         f'<tr><th scope="row"><code>{escape(each["id"])}</code></th><td class="bad">not a live member</td>'
         f"{_number(each['partitions'])}</tr>\n"
-        for each in members["not_live"]
+        for each in members["not_live"] or ()
     )
-    notes = ""
+    notes = "" if members["time"] is None else f'<p class="quiet">As of {_when(members["time"])}</p>\n'
     if members["unowned"]:
         notes += f'<p class="bad">Unowned: {_list(members["unowned"])}</p>\n'
     if members["failure"]:
         notes += f'<p class="bad">The group could not be read: {escape(members["failure"])}</p>\n'
+    nothing = "It is not known yet." if members["live"] is None else "It has no members."
     key = f"members-{subscription['name']}" if named else "members"
     title = f"The group {escape(group)}" if named else "The group"
-    return _table(key, title, ["Member", "State", ">Partitions"], rows, "No members are known.", notes)
+    return _table(key, title, ["Member", "State", ">Partitions"], rows, nothing, notes)
 
 
 def _rebalances(rebalances: list[dict[str, Any]], *, several: bool) -> str:

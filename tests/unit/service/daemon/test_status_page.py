@@ -66,6 +66,7 @@ def document(text: str, subscriptions: tuple[str, ...] = ("main",)) -> dict[str,
     moment = "2026-01-01T00:00:00Z"
     fields = {"reason": text, text: text, "traceback": text}
     members = {
+        "time": moment,
         "live": [{"id": text, "partitions": 1, "this": True}],
         "not_live": [{"id": text, "partitions": 1}],
         "unowned": [text],
