@@ -168,19 +168,24 @@ async def test_rejects_a_consumer_id_of_a_live_member(world: Any) -> None:
     assert await first.stop() == ExitCode.OK
 
 
-async def test_rejects_a_non_numeric_committed_offset(world: Any) -> None:
-    await world.broker()
+async def test_non_numeric_committed_offset_holds_back_its_partition_alone(world: Any) -> None:
+    other = TopicPartition("t", 0, 1)
+    await world.broker(partitions=2)
     end = await world.append(TP, b"one")
+    other_end = await world.append(other, b"other")
     await world.zk.ensure("/consumers/g/offsets/t")
     await world.zk.create("/consumers/g/offsets/t/0-0", b"0x10")
-    outcome = await world.run()
-    assert_one_sentence(outcome, ExitCode.ZOOKEEPER, "'0x10'", "/consumers/g/offsets/t/0-0")
+    daemon = await world.daemon()
+    await world.until_printed(daemon, "other")
+    failed = await daemon.wait_for_event("position_lookup_failed", 60, partition="t/0-0")
+    assert "'0x10'" in failed["reason"]
+    assert "/consumers/g/offsets/t/0-0" in failed["reason"]
     assert (await world.zk.get("/consumers/g/offsets/t/0-0"))[0] == b"0x10"
     await world.zk.set("/consumers/g/offsets/t/0-0", b"0")
-    daemon = await world.daemon()
-    await world.until_printed(daemon, "one")
+    await world.until_printed(daemon, "other", "one")
     assert await daemon.stop() == ExitCode.OK
-    assert await world.offset(TP) == end
+    assert (await world.offset(TP), await world.offset(other)) == (end, other_end)
+    assert [event["event"] for event in daemon.events()].count("position_lookup_failed") == 1
 
 
 # -- data

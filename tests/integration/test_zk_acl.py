@@ -124,3 +124,37 @@ async def nodes(zk: Session, path: str = "/") -> list[str]:
     """All paths."""
     found = [await nodes(zk, f"{path.rstrip('/')}/{name}") for name in await zk.children(path)]
     return [path, *(each for some in found for each in some)]
+
+
+async def test_offsets_that_cannot_be_read_or_written_hold_back_their_partitions_alone(world: Any) -> None:
+    """They are garbage, of an owner whose nodes others may not read, or of one whose nodes they may not write."""
+    await world.broker(partitions=4)
+    places = [TopicPartition("t", 0, number) for number in range(4)]
+    ends = [await world.append(each, b"%d" % each.partition) for each in places]
+    paths = [f"/consumers/g/offsets/t/{each.name}" for each in places]
+    await world.zk.ensure("/consumers/g/offsets/t")
+    await world.zk.create(paths[1], b"\xff")
+    async with session(world.chroot, CREDENTIALS, acl="creator-all") as owner:
+        await owner.create(paths[2], b"0")
+    async with session(world.chroot, CREDENTIALS, acl="creator") as owner:
+        await owner.create(paths[3], b"0")
+    daemon = await world.daemon(commit={"interval": 0.05})
+    await world.until_printed(daemon, "0", "3")
+    refused = await daemon.wait_for_event("commit_refused", 60)
+    assert paths[3] in refused["reason"]
+    async with session(world.chroot, CREDENTIALS) as owner:
+        await owner.set(paths[1], b"0")
+        await owner.delete(paths[2])
+        await owner.delete(paths[3])
+    await world.until_printed(daemon, "0", "1", "2", "3")
+    for place, end in zip(places, ends, strict=True):
+        await world.until(lambda place=place, end=end: committed_is(world, place, end))
+    named = [event["reason"] for event in daemon.events() if event["event"] == "position_lookup_failed"]
+    assert len(named) == 2
+    assert paths[1] in "".join(named)
+    assert paths[2] in "".join(named)
+    assert await daemon.stop() == ExitCode.OK
+
+
+async def committed_is(world: Any, partition: TopicPartition, offset: int) -> bool:
+    return bool(await world.offset(partition) == offset)

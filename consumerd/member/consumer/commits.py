@@ -139,7 +139,9 @@ class Commits:
         answered = owned.at_end or owned.partition in self._fetched.answered
         return answered and owned.partition not in self._fetched.denied
 
-    def _report_refused(self, began: float, ended: float, refused: Mapping[OwnedPartition, BrokerError]) -> None:
+    def _report_refused(
+        self, began: float, ended: float, refused: Mapping[OwnedPartition, BrokerError | ZooKeeperError]
+    ) -> None:
         self._stats.commit_failed(began, ended, len(refused), next(iter(refused.values())))
         for owned, error in refused.items():
             if owned.refusal is None:

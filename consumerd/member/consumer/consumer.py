@@ -99,7 +99,7 @@ class GroupConsumer(RunningMember[events.Event]):
         return blocked if self._member.waits_only_for(blocked) else None
 
     def why_not_consumed(self, partition: TopicPartition) -> str | None:
-        return self._member.why_not_consumed(partition)
+        return self._member.why_not_consumed(partition) or super().why_not_consumed(partition)
 
     @property
     def unregistered(self) -> list[TopicPartition]:

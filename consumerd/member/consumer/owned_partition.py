@@ -10,7 +10,7 @@ import asyncio
 import math
 from typing import NamedTuple
 
-from consumerd.base.errors import BrokerError
+from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.member.consumer.partition_work import BatchInHand, PartitionWork
 from consumerd.member.fetch.lane import Lane
@@ -73,7 +73,7 @@ class OwnedPartition:
         #: Whether the start is still to be committed before the first fetch: the next owner would not find it again.
         self.passing = False
         #: Why the store did not let us write its offset the last time.
-        self.refusal: BrokerError | None = None
+        self.refusal: BrokerError | ZooKeeperError | None = None
         #: Time of our last write of it, on the clock: an offset from before us may be old.
         self.written_at = -math.inf
         #: The end offset at the time of the claim; only read when the member stops at the end.

@@ -157,8 +157,7 @@ class RunningMember(Generic[_Event]):
 
     def why_not_consumed(self, partition: TopicPartition) -> str | None:
         """Why an assigned partition is not consumed, as a clause; None if it is, or that is not known."""
-        del partition
-        return None
+        return self._partitions.starts.waiting.get(partition)
 
     @property
     def unregistered(self) -> list[TopicPartition]:

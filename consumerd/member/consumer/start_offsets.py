@@ -6,7 +6,8 @@ new to the group begins at its beginning, whatever that policy says. A remembere
 else has committed: where the store can tell (`OffsetStore.trace`), on any session, and also if the stored offset is one
 that we sent and had no reply to; elsewhere only on the same session, while the store has the same offset as then.
 Requests to a broker or store that does not answer are repeated for as long as the caller waits; final errors are
-raised.
+raised. An offset that may not be read, or is not a number, holds back its partition alone, until that is mended: the
+next owner would not fare better. A member that stops at the end has no time for that.
 
 A sink's position is of the log that the sink stored with it (`SinkPosition`), or else of that of the committed offset;
 the fetcher compares it with the present one.
@@ -23,7 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
-from consumerd.base.errors import BrokerError, reason_of
+from consumerd.base.errors import BrokerError, ConsumerdError, reason_of
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Clock
 from consumerd.base.rounds import Rounds
@@ -36,8 +37,9 @@ from consumerd.member.fetch.policies import PartitionFailures
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.store import OffsetStore, Trace
 from consumerd.net.client.errors import BrokerRefusedError
-from consumerd.net.zk.errors import ConnectionLost, NotConnected
+from consumerd.net.zk.errors import ConnectionLost, NoAuth, NotConnected
 from consumerd.wire import WireError
+from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -64,6 +66,10 @@ def _is_final(error: Exception) -> bool:
 
 def _is_denied(error: Exception) -> bool:
     return isinstance(error, BrokerRefusedError) and error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+#: The errors of one offset in ZooKeeper: its node's ACL, or what it contains.
+_OF_ONE: Final = (NoAuth, RegistryError)
 
 
 class Start(NamedTuple):
@@ -118,19 +124,26 @@ class StartFinder:
         self._fence = fence
         self._clock = clock
         self._failures = PartitionFailures()
+        #: By partition, why its start is not found yet.
+        self.waiting: dict[TopicPartition, str] = {}
         #: By topic, the partitions that it had when the member saw it first.
         self._existing: dict[str, frozenset[TopicPartition]] = {}
         #: Topics that were gone at some time since.
         self._gone: set[str] = set()
         self._former: dict[TopicPartition, _Former] = {}
         #: Committed offsets are read together, for all partitions that begin together.
-        self._loads: Rounds[TopicPartition, dict[TopicPartition, int | BrokerError]] = Rounds(self._load)
+        self._loads: Rounds[TopicPartition, dict[TopicPartition, int | ConsumerdError]] = Rounds(self._load)
 
-    async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | BrokerError]:
-        """Load the committed offsets; where one may not be read, its error. It concerns its topic alone."""
-        found: dict[TopicPartition, int | BrokerError] = {}
+    async def _load(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int | ConsumerdError]:
+        """Load the committed offsets; where one cannot be read, its error. It concerns its topic alone, or itself."""
+        found: dict[TopicPartition, int | ConsumerdError] = {}
         try:
             found.update(await self._store.load(partitions))
+        except _OF_ONE as error:
+            if len(partitions) == 1:
+                return {partitions[0]: error}
+            middle = len(partitions) // 2  # so that one of a thousand is found by twenty loads
+            return await self._load(partitions[:middle]) | await self._load(partitions[middle:])
         except BrokerRefusedError as error:
             if not _is_denied(error):
                 raise
@@ -173,7 +186,7 @@ class StartFinder:
 
     async def _committed(self, partition: TopicPartition) -> int | None:
         committed = (await self._loads.take_part([partition])).get(partition)
-        if isinstance(committed, BrokerError):
+        if isinstance(committed, ConsumerdError):
             raise committed
         return committed
 
@@ -181,18 +194,22 @@ class StartFinder:
         """Return the result of `attempt`, which is made again after errors that may pass."""
         logged: set[str] = set()
         pause = RETRY_PAUSE
-        while True:
-            try:
-                return await attempt()
-            except (BrokerError, WireError, NotConnected, ConnectionLost) as error:
-                if _is_final(error):
-                    raise
-                reason = reason_of(error)
-                if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may take hours
-                    self._failures.add(partition, None, reason)
-                logged.add(reason)
-                await self._clock.sleep(pause)
-                pause = min(2 * pause, REFUSED_PAUSE) if _is_denied(error) else RETRY_PAUSE
+        try:
+            while True:
+                try:
+                    return await attempt()
+                except (BrokerError, WireError, NotConnected, ConnectionLost, *_OF_ONE) as error:
+                    lasts = isinstance(error, _OF_ONE)
+                    if _is_final(error) or (lasts and self._settings.stop_at_end):
+                        raise
+                    self.waiting[partition] = reason = reason_of(error)
+                    if reason not in logged and len(logged) < _MOST_REASONS:  # each once: this may take hours
+                        self._failures.add(partition, None, reason)
+                    logged.add(reason)
+                    await self._clock.sleep(pause)
+                    pause = min(2 * pause, REFUSED_PAUSE) if lasts or _is_denied(error) else RETRY_PAUSE
+        finally:
+            self.waiting.pop(partition, None)
 
     async def _position(self, partition: TopicPartition, session_id: int) -> Start:
         """Return the start, without the end of the log."""

@@ -14,6 +14,7 @@ operation, and the multi is sent again after mending:
     the guard's operation failed   all owner nodes of the multi are looked at: not ours means lost, and it is left out
     set(offset): version differs   another process wrote: the node is read. If we still own the partition, the offset of
     create(offset): node exists    a former owner (a resumed process) is overwritten, but never by a smaller one
+    the node's ACL denies it       reported as refused, and left out: the next commit tries again
     set(offset): no node           create instead, parents made before
     anything else                  leave it out, send the rest, raise in the end
 
@@ -55,7 +56,7 @@ from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData, ZooKeeper
 from consumerd.member.offsets.guards import Guard, GuardFailure, OwnedGuard, VacantGuard
-from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, SessionChanged
+from consumerd.net.zk.errors import BadVersion, MultiFailed, NoAuth, NodeExists, NoNode, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import offset_path, offsets_path, partition_path, topic_broker_path
 from consumerd.wire.registry.values import format_offset, parse_offset
@@ -88,7 +89,7 @@ class CommitResult(NamedTuple):
     #: Their owner node is gone or not ours: nothing was written, and their fetchers must stop.
     lost: frozenset[TopicPartition]
     #: The store does not let us write these; the others are not affected.
-    refused: Mapping[TopicPartition, BrokerError] = MappingProxyType({})
+    refused: Mapping[TopicPartition, BrokerError | ZooKeeperError] = MappingProxyType({})
 
 
 class OffsetStore(Protocol):
@@ -365,7 +366,7 @@ class ZooKeeperOffsetStore(OffsetStore):
 
         Raises SessionChanged when that session is over, NotConnected or ConnectionLost when ZooKeeper cannot be
         reached (after ConnectionLost some may be stored; committing again is safe), and ZooKeeper's error if an offset
-        node cannot be written; all others are stored in that case.
+        node cannot be written for another reason than its ACL; all others are stored in that case.
         """
         nodes = self._nodes
         nodes.require(session_id)
@@ -385,6 +386,7 @@ class ZooKeeperOffsetStore(OffsetStore):
         return CommitResult(
             frozenset().union(*(commit.committed for commit in commits)),
             frozenset().union(*(commit.lost for commit in commits)),
+            {partition: cause for commit in commits for partition, cause in commit.denied.items()},
         )
 
     def trace(self, partition: TopicPartition) -> Trace | None:
@@ -430,6 +432,8 @@ class _Commit:
         self.committed: set[TopicPartition] = set()
         self.lost: set[TopicPartition] = set()
         self.refused: dict[TopicPartition, ZooKeeperError] = {}
+        #: Those whose own node may not be written.
+        self.denied: dict[TopicPartition, NoAuth] = {}
 
     async def run(self) -> None:
         for partition in await self._guard.find_lost(list(self._open), self._session_id):
@@ -479,7 +483,7 @@ class _Commit:
                 await self._zk.create(write.path, write.data)
             else:
                 await self._zk.set(write.path, write.data, version=write.version)
-        except (BadVersion, NodeExists, NoNode) as cause:
+        except (BadVersion, NodeExists, NoAuth, NoNode) as cause:
             await self._mend(_Step(partition, write, guards=False), cause)
         else:
             self._note_written()
@@ -539,6 +543,9 @@ class _Commit:
                 self._refuse(partition, cause)
         elif self._is_older(partition) and not isinstance(cause, BadVersion | NodeExists | NoNode):
             del self._nodes.stats[partition]  # it may not be deleted or created: it is written as it is
+        elif isinstance(cause, NoAuth):
+            del self._open[partition]
+            self.denied[partition] = cause
         elif self._tries[partition] > PATIENCE or not isinstance(cause, BadVersion | NodeExists | NoNode):
             self._refuse(partition, cause)
         else:

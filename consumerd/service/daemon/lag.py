@@ -4,8 +4,9 @@ Strategy: ends are requested from the brokers now and then, a few at a time, and
 end less the position of that moment. Those that fetches of idle partitions have just confirmed are not requested. Where
 the last request for an end failed, the lag is unknown until one succeeds: a former end would hide that the log grows.
 Partitions that failed before are asked last, and those that are not asked in time keep what is known of them, so that a
-broker that does not answer hides no other one. Messages behind an open transaction are lag, too, although
-`read_committed` holds them back: how many these are is kept beside it.
+broker that does not answer hides no other one. Of those without a position yet, only whether the request fails is kept.
+Messages behind an open transaction are lag, too, although `read_committed` holds them back: how many these are is kept
+beside it.
 
 The lag in seconds is the age of the next message, by its timestamp. Where it has none (before 0.10), or was not fetched
 yet, it came after the log was last seen to end before it; what is older than the first look cannot be dated.
@@ -70,7 +71,7 @@ class LagWatch:
         """Ask the brokers. A failure is logged once, until all requests succeed again."""
         began = self._clock.monotonic()
         before = self._failing
-        positions = {view.partition: view.position for view in member.views() if view.position is not None}
+        positions = {view.partition: view.position for view in member.views()}
         wanted = sorted(positions, key=before.__contains__)
         asked: set[TopicPartition] = set()
         limit = asyncio.Semaphore(_AT_ONCE)
@@ -80,8 +81,9 @@ class LagWatch:
 
         def note(partition: TopicPartition, end: int, readable: int) -> None:
             ends[partition] = _Ends(end, readable)
-            times = self._end_times.setdefault(partition, EndTimes())
-            times.note(end, self._clock.monotonic(), positions[partition])
+            if (position := positions[partition]) is not None:
+                times = self._end_times.setdefault(partition, EndTimes())
+                times.note(end, self._clock.monotonic(), position)
 
         async def ask(partition: TopicPartition) -> None:
             async with limit:

@@ -115,6 +115,7 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
     rows = []
     for partition in sorted({*views, *away}):
         view, claim = views.get(partition), blocked.get(partition)
+        position = None if view is None else view.position
         state = _state(view, is_hung=partition in hung, is_unreachable=partition in unreachable)
         counts = member.stats.of(partition)
         lag = None if view is None else part.lag.of(view, counts.handled_at)
@@ -124,10 +125,10 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
                 "partition": partition.name,
                 "state": "blocked" if claim is not None else state or away[partition],
                 "blocked": None if claim is None else _blocked(claim, now),
-                "not_consumed_because": member.why_not_consumed(partition) if view is None and claim is None else None,
+                "not_consumed_because": None if position is not None or claim else member.why_not_consumed(partition),
                 "log_change": None if counts.log_change is None else _log_change(monitor, counts.log_change),
                 "paused": view is not None and view.paused,
-                "position": None if view is None else view.position,
+                "position": position,
                 "committed": None if view is None else view.committed,
                 "lag": None if lag is None else lag.amount,
                 "lag_unit": "messages" if partition.broker == NO_BROKER else "bytes",
@@ -176,12 +177,12 @@ def _state(view: OwnedView | None, *, is_hung: bool, is_unreachable: bool) -> st
     """Return the state of a partition that is owned."""
     if view is None:
         return None
-    if view.position is None:
-        return "starting"
     if is_hung:
         return "hung"
     if is_unreachable:
         return "unreachable"
+    if view.position is None:
+        return "starting"
     return "paused" if view.paused else "consuming"
 
 

@@ -254,7 +254,8 @@ def _partitions(rows: list[dict[str, Any]], word: str | None, choice: Choice, *,
 
 
 def _needs_somebody(row: dict[str, Any]) -> bool:
-    return row["state"] in _BAD or row["paused"]
+    waits = row["state"] == "starting" and row["not_consumed_because"] is not None
+    return row["state"] in _BAD or row["paused"] or waits
 
 
 def _choosing(choice: Choice, count: int, needing: int, shown: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError, ExitCode, HandlerFailedError, IdTakenError, ZooKeeperError
 from consumerd.base.partition import TopicPartition
@@ -132,14 +134,23 @@ async def test_retries_start_after_invalid_response(group: Any, answer: bytes, m
     assert group.offset(TP) == end
 
 
-async def test_stops_on_non_numeric_offset_and_names_node(group: Any) -> None:
-    group.topic("t", 1, b"one")
+async def test_non_numeric_offset_holds_back_its_partition_and_names_node(group: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("consumerd.member.consumer.start_offsets.RETRY_PAUSE", 0.01)
+    group.topic("t", 2, b"one")
     group.zookeeper.put(OFFSET, b"seven")
-    member = await group.member()
-    with pytest.raises(RegistryError, match="'seven'.*" + OFFSET):
-        await member.ended()
-    assert group.data(OFFSET) == b"seven"  # the operator's to mend
-    assert group.owner(TP) is None
+    with capture_logs() as logs:
+        member = await group.member()
+        other = TopicPartition("t", 0, 1)
+        await group.until(lambda: "seven" in (member.consumer.why_not_consumed(TP) or ""))
+        await group.until(lambda: member.consumer.owned.get(other) == 0)
+        assert (member.consumer.owned[TP], member.handler.seen) == (None, [])
+        assert re.search("'seven'.*" + OFFSET, member.consumer.why_not_consumed(TP))
+        assert group.data(OFFSET) == b"seven"  # the operator's to mend
+        group.zookeeper.put(OFFSET, b"0")
+        await group.until(lambda: member.handler.seen == [b"one"])
+    assert member.consumer.why_not_consumed(TP) is None
+    assert [entry["partition"] for entry in logs if entry["event"] == "position_lookup_failed"] == [str(TP)]
+    await member.stop()
 
 
 # -- sessions

@@ -22,8 +22,10 @@ from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.errors import OffsetsUnavailableError
 from consumerd.member.offsets.store import NO_NOTES, CommitResult, Trace
 from consumerd.net.client.errors import error_of, topic_error
+from consumerd.net.zk.errors import NoAuth
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.group import changed
+from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.subscription import StaticSubscription
 from consumerd.wire.v07 import EARLIEST, LATEST
 from consumerd.wire.v08.errors import UnsupportedApiError
@@ -65,6 +67,8 @@ class Store:
         self.of = UNKNOWN_LOG
         #: A topic whose offsets we may not read.
         self.denied = ""
+        #: The errors of single offsets.
+        self.broken: dict[TopicPartition, NoAuth | RegistryError] = {}
 
     async def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         self.asked.append(list(partitions))
@@ -72,6 +76,8 @@ class Store:
             error = topic_error(29, "cannot read offsets", self.denied)
             assert error is not None
             raise error
+        if (broken := next((self.broken[each] for each in self.asked[-1] if each in self.broken), None)) is not None:
+            raise broken
         if self.refusal is not None:
             raise self.refusal
         if self.failures:
@@ -448,6 +454,40 @@ async def test_writes_down_only_unrepeatable_starts(changes: dict[str, object], 
     assert not (await setup.find()).passing
     setup.store.offset, setup.sink.own = None, 130
     assert not (await setup.find()).passing
+
+
+@pytest.mark.parametrize("error", [NoAuth("denied: /offsets/t/0-70"), RegistryError("not a number: /offsets/t/0-70")])
+async def test_offset_that_cannot_be_read_holds_back_its_partition_alone_until_it_is_mended(
+    error: NoAuth | RegistryError,
+) -> None:
+    setup = Setup()
+    setup.store.offset = 120
+    places = [TopicPartition("t", 0, number) for number in range(1000)]
+    broken = places[70]
+    setup.store.broken[broken] = error
+    with capture_logs() as logs:
+        tasks = [asyncio.create_task(setup.finder.find(each, SESSION)) for each in places]
+        await turns()
+        assert [each for each, task in zip(places, tasks, strict=True) if not task.done()] == [broken]
+        assert setup.finder.waiting == {broken: str(error)}
+        assert len(setup.store.asked) < 25
+        setup.lease.until = setup.clock.now + 1000
+        await setup.clock.advance(60.0)
+        assert len(setup.store.asked) < 40  # and not each half a second
+        setup.store.broken.clear()
+        await setup.clock.advance(REFUSED_PAUSE)
+    assert {(await task).offset for task in tasks} == {120}
+    assert setup.finder.waiting == {}
+    assert [(entry["event"], entry["partition"], entry["reason"]) for entry in logs] == [
+        ("position_lookup_failed", str(broken), str(error))
+    ]
+
+
+async def test_member_that_stops_at_the_end_does_not_wait_for_an_offset_to_be_mended() -> None:
+    setup = Setup(stop_at_end=True)
+    setup.store.broken[TP] = RegistryError("not a number")
+    with pytest.raises(RegistryError):
+        await setup.find()
 
 
 async def test_topic_whose_offsets_may_not_be_read_does_not_hold_back_others() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from consumerd.base.errors import BrokerError, ZooKeeperError
 from consumerd.base.partition import LogId, TopicPartition
-from consumerd.base.ports import Create, Delete, NodeStat, Operation, SetData
+from consumerd.base.ports import Check, Create, Delete, NodeStat, Operation, SetData
 from consumerd.member.offsets.metadata import OffsetNotes
 from consumerd.member.offsets.store import (
     LATE_COMMIT_MS,
@@ -425,11 +425,11 @@ async def test_recreates_deleted_parents(server: MemoryZooKeeper, zk: MemorySess
     assert stored(server, partition) == b"5"
 
 
-@pytest.mark.parametrize("refusal", [NoAuth, NodeExists, NoNode])
+@pytest.mark.parametrize("refusal", [NodeExists, NoNode])
 async def test_commits_others_when_one_node_cannot_be_written(
     refusal: type[ZooKeeperError], server: MemoryZooKeeper, zk: MemorySession
 ) -> None:
-    """Whether the write is forbidden or keeps conflicting: the other offsets are stored, then the error is raised."""
+    """It keeps conflicting: the other offsets are stored, then the error is raised."""
     partitions = many(4)
     claim(server, zk, partitions)
     await ZooKeeperOffsetStore(zk, GROUP).commit(dict.fromkeys(partitions, 1), session_id=zk.session_id)
@@ -445,6 +445,39 @@ async def test_commits_others_when_one_node_cannot_be_written(
             dict.fromkeys(partitions, 2), session_id=zk.session_id
         )
     assert [stored(server, partition) for partition in partitions] == [b"2", b"2", b"1", b"2"]
+
+
+@pytest.mark.parametrize("has_multi", [True, False])
+async def test_node_that_may_not_be_written_is_refused_alone_and_committed_once_it_may(
+    has_multi: bool, server: MemoryZooKeeper, zk: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk._lifecycle.has_multi = has_multi
+    partitions = many(4)
+    claim(server, zk, partitions)
+    denied = {offset_path(GROUP, partitions[2])}
+
+    def refuse(operations: Sequence[Operation]) -> None:
+        for index, operation in enumerate(operations):
+            if operation.path in denied and not isinstance(operation, Check):
+                raise MultiFailed(index, NoAuth(operation.path))
+
+    create = zk.create
+
+    async def create_allowed(path: str, *arguments: Any, **options: Any) -> Any:
+        if path in denied:
+            raise NoAuth(path)
+        return await create(path, *arguments, **options)
+
+    monkeypatch.setattr(zk, "create", create_allowed)
+    store = ZooKeeperOffsetStore(Multis(zk, refuse), GROUP)
+    result = await store.commit(dict.fromkeys(partitions, 2), session_id=zk.session_id)
+    assert result.committed == {*partitions} - {partitions[2]}
+    assert not result.lost
+    assert {partition: type(error) for partition, error in result.refused.items()} == {partitions[2]: NoAuth}
+    assert [stored(server, partition) for partition in partitions] == [b"2", b"2", None, b"2"]
+    denied.clear()
+    assert (await store.commit({partitions[2]: 3}, session_id=zk.session_id)).committed == {partitions[2]}
+    assert stored(server, partitions[2]) == b"3"
 
 
 async def test_reports_partitions_lost_with_session(server: MemoryZooKeeper, zk: MemorySession) -> None:

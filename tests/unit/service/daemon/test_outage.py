@@ -109,3 +109,26 @@ async def test_partitions_whose_broker_does_not_answer_are_not_ready_after_a_min
         states, page = await watched.page()
         assert states == {"0-0": "unreachable"}
         assert '<td class="number">unknown</td>' in page
+
+
+async def test_broker_that_answers_no_look_up_of_a_start_is_unreachable_after_a_minute() -> None:
+    """A member that began after its broker had stopped answering says so, and not only that it starts."""
+    async with MemoryGroup() as group:
+        group.topic("t", 1)
+        group.broker.away = True
+        group.broker.abort()
+        member = await group.member("null")
+        await group.until(lambda: "memory:9000" in (member.consumer.why_not_consumed(ONE) or ""))
+        watched = Watched(member)
+        await watched.look()
+        assert watched.monitor.unready == ["rebalancing"]
+        status = (await read_status(watched.monitor))["partitions"]
+        assert [(each["state"], each["lag"]) for each in status] == [("starting", None)]
+        assert status[0]["not_consumed_because"] == member.consumer.why_not_consumed(ONE)
+        watched.clock.jump(UNREACHABLE_AFTER)
+        await watched.look()
+        assert watched.monitor.unready == ["rebalancing", "brokers_unreachable"]
+        states, page = await watched.page()
+        assert states == {"0-0": "unreachable"}
+        assert "only those that need attention" in page
+        assert "1 needs attention" in page
