@@ -8,6 +8,7 @@ order is log, watching, handlers, topics: partitions of new topics flow to the n
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -50,8 +51,11 @@ class Reloader:
         """Reload soon. Requests that come during a reload are one."""
         self._requested.set()
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Reload the parts of the members that the monitor watches, whenever it is requested; `stopping` is theirs."""
+    async def run(self, stopping: asyncio.Event, standing: Callable[[], str]) -> None:
+        """Reload the parts of the members that the monitor watches, whenever it is requested; `stopping` is theirs.
+
+        `standing`: what the service manager shows of them after a reload.
+        """
         while True:
             await self._requested.wait()
             self._requested.clear()
@@ -64,7 +68,7 @@ class Reloader:
             finally:
                 if not stopping.is_set():
                     rejected = "" if accepted else "; the configuration was rejected: see the log"
-                    notify(READY, status(f"member of the group{rejected}"))
+                    notify(READY, status(f"{standing()}{rejected}"))
 
     async def _reload(self) -> bool:
         """Whether the file is what the daemon now runs with, but for keys that need a restart."""

@@ -419,10 +419,10 @@ class _Service:
             async with asyncio.timeout(STARTED_AFTER):
                 await self._consumer.ready.wait()
         except TimeoutError:
-            notify(READY, status("waiting for the group"))
+            notify(READY, status(self._standing()))
             self._announced.set()
             await self._consumer.ready.wait()
-        notify(READY, status("member of the group"))
+        notify(READY, status(self._standing()))
         self._announced.set()
         log.info("ready", partitions=[str(partition) for partition in self._consumer.owned])
 
@@ -430,7 +430,10 @@ class _Service:
         """Reload when it is requested, once the service manager knows of the start."""
         if self._reloader is not None:
             await self._announced.wait()
-            await self._reloader.run(self._consumer.stopping)
+            await self._reloader.run(self._consumer.stopping, self._standing)
+
+    def _standing(self) -> str:
+        return "member of the group" if self._consumer.ready.is_set() else "waiting for the group"
 
     async def _guard_session(self) -> None:
         """A session that ended for good (refused credentials) takes the daemon with it."""

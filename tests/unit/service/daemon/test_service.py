@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from consumerd.service.config.build_v08 import build_client
 from consumerd.service.config.model import parse
 from consumerd.service.daemon.members import Members
 from consumerd.service.daemon.monitor import Monitor
+from consumerd.service.daemon.reload import Reloader
 from consumerd.service.daemon.service import Joining, Watching, _Service, run_members, serve
 from consumerd.service.daemon.signals import StopForcedError
 from consumerd.testing.memory_zookeeper import MemoryZooKeeper
@@ -149,6 +151,40 @@ async def test_reports_readiness_while_it_waits_for_its_group(monkeypatch: pytes
         while len(told) < 2:
             await asyncio.sleep(0.01)
         assert told[1] == ("READY=1", "STATUS=member of the group")
+        member.request_stop()
+        await task
+
+
+async def test_reload_of_a_member_that_waits_for_its_group_does_not_call_it_a_member(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: asyncio.Queue[tuple[str, ...]] = asyncio.Queue()
+    for module in ("service", "reload"):
+        monkeypatch.setattr(f"consumerd.service.daemon.{module}.notify", lambda *each: told.put_nowait(each))
+    monkeypatch.setattr("consumerd.service.daemon.service.STARTED_AFTER", 0.01)
+    config, clock = parse({"group": {"id": "g", "topics": {"t": 1}}}, "a test"), SystemClock()
+    reloader = Reloader(tmp_path / "removed.toml", config, Monitor(config, clock), clock=clock, rng=random.Random(1))
+    member = Member()
+    run, let_in = member.run, asyncio.Event()
+
+    async def wait_for_the_others() -> None:
+        await let_in.wait()
+        await run()
+
+    member.run = wait_for_the_others  # type: ignore[method-assign]
+    made = _Service(member, Session(), DaemonSection(stop_timeout=60), reloader)  # type: ignore[arg-type]
+    task = asyncio.create_task(made.run())
+    rejected = "; the configuration was rejected: see the log"
+    async with asyncio.timeout(60):
+        assert await told.get() == ("READY=1", "STATUS=waiting for the group")
+        reloader.request()
+        assert (await told.get())[0] == "RELOADING=1"
+        assert await told.get() == ("READY=1", f"STATUS=waiting for the group{rejected}")
+        let_in.set()
+        assert await told.get() == ("READY=1", "STATUS=member of the group")
+        reloader.request()
+        assert (await told.get())[0] == "RELOADING=1"
+        assert await told.get() == ("READY=1", f"STATUS=member of the group{rejected}")
         member.request_stop()
         await task
 
