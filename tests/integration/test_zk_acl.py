@@ -156,5 +156,25 @@ async def test_offsets_that_cannot_be_read_or_written_hold_back_their_partitions
     assert await daemon.stop() == ExitCode.OK
 
 
+async def test_owner_nodes_of_a_topic_that_may_not_be_created_do_not_affect_others(world: Any) -> None:
+    await world.broker()
+    others = TopicPartition("others", 0, 0)
+    await world.append(TP, b"one")
+    await world.append(others, b"two")
+    await world.zk.ensure("/consumers/g/owners")
+    async with session(world.chroot, CREDENTIALS, acl="creator") as owner:
+        await owner.create("/consumers/g/owners/others", None)
+    daemon = await world.daemon(group={"topics": {"t": 1, "others": 1}})
+    await world.until_printed(daemon, "one")
+    blocked = await daemon.wait_for_event("claim_blocked", 60)
+    assert (blocked["partition"], blocked["owner"]) == (str(others), None)
+    assert "denies access to /consumers/g/owners/others" in blocked["reason"]
+    async with session(world.chroot, CREDENTIALS) as owner:
+        await owner.delete("/consumers/g/owners/others")
+    await world.until_printed(daemon, "one", "two")
+    assert [event for event in daemon.events() if event["event"] == "group_action_failed"] == []
+    assert await daemon.stop() == ExitCode.OK
+
+
 async def committed_is(world: Any, partition: TopicPartition, offset: int) -> bool:
     return bool(await world.offset(partition) == offset)

@@ -34,6 +34,8 @@ class Holder(NamedTuple):
     owner: str | None
     #: The session that the node ends with; 0 for a persistent node, which never ends.
     session_id: int | None
+    #: Why ZooKeeper does not let us create the node, where that is in the way and not an owner.
+    denied: str | None = None
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class BlockedClaims:
             claim = self.by_partition.get(partition)
             if claim is None:
                 claim = self.by_partition[partition] = BlockedClaim(found, now)
-            if found.owner is not None:
+            if found.owner is not None or found.denied is not None:
                 claim.holder = found
             if now - claim.since >= claim.due:
                 due[claim.holder, claim.since].append(partition)
@@ -98,6 +100,7 @@ class BlockedClaims:
                 owner=each.owner,
                 session=None if each.session_id is None else f"{each.session_id:#x}",
                 seconds=round(now - since, 1),
+                **({} if each.denied is None else {"reason": each.denied}),
             )
 
     def unclaimed(self, reasons: Mapping[TopicPartition, str], now: float) -> None:

@@ -13,6 +13,7 @@ together.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -43,7 +44,7 @@ from consumerd.member.consumer.blocked import Holder, holder_of
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.cluster.reading import ZNode
 from consumerd.net.cluster.watched import WatchedNodes
-from consumerd.net.zk.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotConnected, SessionChanged
+from consumerd.net.zk.errors import BadVersion, MultiFailed, NoAuth, NodeExists, NoNode, NotConnected, SessionChanged
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.nudge import nudge_operations
 from consumerd.wire.registry.paths import id_path, owner_path, owners_path
@@ -88,6 +89,8 @@ class GroupCoordination:
         self._ours: set[str] = set()
         #: The parents of owner nodes of which some do not exist.
         self._missing: set[str] = set()
+        #: Of topics whose owner nodes we may not create, at the last claim: the path of the nodes' parent, and why.
+        self._denied: dict[str, str] = {}
 
     # -- registration
 
@@ -149,7 +152,11 @@ class GroupCoordination:
     # -- owner nodes: claiming
 
     async def claim(self, action: Claim) -> Claimed:
-        """Create the owner nodes, or find those of others; they are watched in either case."""
+        """Create the owner nodes, or find those of others; they are watched in either case.
+
+        A topic whose owner nodes we may not create is blocked, too, and does not keep the others from being claimed.
+        """
+        self._denied.clear()
         claimed: set[TopicPartition] = set()
         blocked: set[TopicPartition] = set()
         open_ = dict(action.streams)
@@ -166,6 +173,8 @@ class GroupCoordination:
                     if node is not None:
                         ours = await self._is_ours(partition, node, open_[partition], action.session_id)
                         (claimed if ours else blocked).add(partition)
+                    elif owners_path(self._group, partition.topic) in self._denied:
+                        blocked.add(partition)
         except ZooKeeperError as error:
             self._log_failure("claim", error)
         # A node that came and went in each round is in neither set. To call it blocked could leave a node of ours
@@ -192,12 +201,13 @@ class GroupCoordination:
         """Create the missing nodes, and read all of them. Watches report later changes."""
         self._require(session_id)
         missing = {owners_path(self._group, partition.topic) for partition in streams} & self._missing
-        await read_all(sorted(missing), self._zk.ensure)
+        await read_all(sorted(missing), self._ensure_parent)
         self._missing -= missing
         create = []
         for partition, stream in sorted(streams.items()):
             path = owner_path(self._group, partition)
-            if not self._owners.is_fresh(path):
+            denied = owners_path(self._group, partition.topic) in self._denied
+            if not denied and not self._owners.is_fresh(path):
                 value = format_owner(self._consumer_id, stream).encode()
                 create.append(Create(path, value, ephemeral=True))
         writes = [partial(self._create, chunk, session_id) for chunk in self._chunks(create)]
@@ -223,7 +233,22 @@ class GroupCoordination:
         except NodeExists:
             return
         except NoNode:  # the next round creates the parents
-            self._missing |= {operation.path.rpartition("/")[0] for operation in operations}
+            self._missing |= {_parent(operation) for operation in operations}
+        except NoAuth as error:
+            by_parent: defaultdict[str, list[Create]] = defaultdict(list)
+            for operation in operations:
+                by_parent[_parent(operation)].append(operation)
+            if len(by_parent) == 1:
+                self._denied.update(dict.fromkeys(by_parent, reason_of(error)))
+                return
+            for each in by_parent.values():
+                await self._create(each, session_id)
+
+    async def _ensure_parent(self, path: str) -> None:
+        try:
+            await self._zk.ensure(path)
+        except NoAuth as error:
+            self._denied[path] = reason_of(error)
 
     async def _is_ours(self, partition: TopicPartition, node: ZNode, stream: int, session_id: int) -> bool:
         """Whether the owner node is as we meant to create it."""
@@ -261,6 +286,9 @@ class GroupCoordination:
 
     def holder(self, partition: TopicPartition) -> Holder:
         """Return the owner that the node of a blocked claim names, without a request."""
+        denied = self._denied.get(owners_path(self._group, partition.topic))
+        if denied is not None:
+            return Holder(None, None, denied)
         return holder_of(self._owners.known_node(owner_path(self._group, partition)))
 
     def look_again(self, partitions: Iterable[TopicPartition]) -> None:
@@ -381,3 +409,7 @@ class GroupCoordination:
         """Stop all watches."""
         self._nodes.close()
         self._owners.close()
+
+
+def _parent(operation: Create) -> str:
+    return operation.path.rpartition("/")[0]

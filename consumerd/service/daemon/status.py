@@ -146,12 +146,13 @@ def _partitions(monitor: Monitor, part: SubscriptionMonitor, member: RunningMemb
 
 
 def _blocked(claim: BlockedClaim, now: float) -> dict[str, Any]:
-    """Return who is in the way of a claim; null as long as it is not known."""
-    owner, session = claim.holder
+    """Return who is in the way of a claim, null as long as it is not known; or why the claim is not permitted."""
+    owner, session, denied = claim.holder
     return {
         "owner": owner,
         "session": None if session is None else f"{session:#x}",
         "seconds": round(now - claim.since, 1),
+        "reason": denied,
     }
 
 

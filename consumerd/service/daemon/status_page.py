@@ -333,6 +333,8 @@ def _state(row: dict[str, Any]) -> str:
     if blocked is None:
         reason = row["not_consumed_because"]
         return str(row["state"]) if reason is None else f"{row['state']}: {escape(reason)}"
+    if blocked["reason"] is not None:
+        return f"blocked for {_span(blocked['seconds'])}: {escape(blocked['reason'])}"
     owner = "not known" if blocked["owner"] is None else f"<code>{escape(blocked['owner'])}</code>"
     session = "" if blocked["session"] is None else f", session {blocked['session']}"
     return f"blocked for {_span(blocked['seconds'])} by owner {owner}{session}"

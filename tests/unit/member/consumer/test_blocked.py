@@ -54,6 +54,15 @@ def test_logs_one_line_for_each_owner() -> None:
     ]
 
 
+def test_says_that_zookeeper_does_not_permit_the_claim() -> None:
+    denied = Holder(None, None, "ZooKeeper denies access to /consumers/g/owners/t")
+    lines = logged(BlockedClaims("g"), [0.0, 10.0], {A: denied, B: denied, C: OTHER})
+    assert [(line["partition"], line["more"], line["owner"], line.get("reason")) for line in lines] == [
+        ("t/0-0", 1, None, denied.denied),
+        (str(C), 0, "g_other", None),
+    ]
+
+
 def test_claim_that_was_granted_or_is_not_made_any_more_is_forgotten() -> None:
     claims = BlockedClaims("g")
     claims.answered([], [A, B, C], lambda _: OTHER, 0.0)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -19,7 +19,7 @@ from consumerd.member.consumer.backends_v08 import V08Backend
 from consumerd.member.consumer.coordination import LOOK_AGAIN, NODES_PER_MULTI, GroupCoordination
 from consumerd.member.consumer.settings import ConsumerSettings
 from consumerd.net.connect import Connection
-from consumerd.net.zk.errors import NoAuth, NoNode, NotConnected
+from consumerd.net.zk.errors import MultiFailed, NoAuth, NoNode, NotConnected
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.subscription import StaticSubscription
@@ -751,3 +751,52 @@ async def test_logs_an_action_that_the_server_refuses(
     [entry] = [entry for entry in logs if entry["event"] == "group_action_failed"]
     assert (entry["action"], entry["group"]) == (action, "g")
     assert "/consumers/g" in entry["reason"]
+
+
+@pytest.mark.parametrize("has_multi", [True, False])
+@pytest.mark.parametrize("parent_exists", [True, False])
+async def test_topic_whose_owner_nodes_may_not_be_created_keeps_no_other_one_from_being_claimed(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, has_multi: bool, parent_exists: bool
+) -> None:
+    setup.zk._lifecycle.has_multi = has_multi
+    if parent_exists:
+        setup.zookeeper.put("/consumers/g/owners/u", None)
+    denied = True
+    multi, create, ensure = setup.zk.multi, setup.zk.create, setup.zk.ensure
+
+    def check(path: str) -> None:
+        if denied and path.startswith("/consumers/g/owners/u"):
+            raise NoAuth(path)
+
+    async def checked_multi(operations: Sequence[Any], **options: Any) -> Any:
+        for index, operation in enumerate(operations):
+            try:
+                check(operation.path)
+            except NoAuth as error:
+                raise MultiFailed(index, error) from error
+        return await multi(operations, **options)
+
+    async def checked_create(path: str, *arguments: Any, **options: Any) -> Any:
+        check(path)
+        return await create(path, *arguments, **options)
+
+    async def checked_ensure(path: str) -> Any:
+        check(path)
+        return await ensure(path)
+
+    monkeypatch.setattr(setup.zk, "multi", checked_multi)
+    monkeypatch.setattr(setup.zk, "create", checked_create)
+    monkeypatch.setattr(setup.zk, "ensure", checked_ensure)
+    other = TopicPartition("u", 0, 0)
+    claim = e.Claim(5, setup.zk.session_id, {**dict.fromkeys(ALL, 0), other: 0})
+    with capture_logs() as logs:
+        assert await setup.io.claim(claim) == e.Claimed(5, frozenset(ALL), frozenset({other}))
+        owner, session_id, reason = setup.io.holder(other)
+        assert (owner, session_id) == (None, None)
+        assert reason is not None
+        assert "/consumers/g/owners/u" in reason
+        assert setup.io.holder(TP).denied is None
+        denied = False
+        assert await setup.io.claim(claim) == e.Claimed(5, frozenset({*ALL, other}), frozenset())
+    assert setup.io.holder(other).denied is None
+    assert logs == []
