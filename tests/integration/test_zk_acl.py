@@ -23,6 +23,7 @@ TP = TopicPartition("t", 0, 0)
 CREDENTIALS = "digest:group:hush-hush"
 SECURED = {"auth": [CREDENTIALS], "acl": "creator"}
 ID, OWNER, OFFSET = "/consumers/g/ids", "/consumers/g/owners/t/0-0", "/consumers/g/offsets/t/0-0"
+OTHERS = "/consumers/g/owners/others"
 
 
 def session(connect: str, credentials: str | None = None, **options: Any) -> Session:
@@ -156,21 +157,25 @@ async def test_offsets_that_cannot_be_read_or_written_hold_back_their_partitions
     assert await daemon.stop() == ExitCode.OK
 
 
-async def test_owner_nodes_of_a_topic_that_may_not_be_created_do_not_affect_others(world: Any) -> None:
+@pytest.mark.parametrize(("acl", "path"), [("creator", OTHERS), ("creator-all", f"{OTHERS}/0-0")])
+async def test_owner_nodes_of_a_topic_that_are_protected_do_not_affect_others(world: Any, acl: str, path: str) -> None:
+    """They may not be created, or not be read."""
     await world.broker()
     others = TopicPartition("others", 0, 0)
     await world.append(TP, b"one")
     await world.append(others, b"two")
-    await world.zk.ensure("/consumers/g/owners")
-    async with session(world.chroot, CREDENTIALS, acl="creator") as owner:
-        await owner.create("/consumers/g/owners/others", None)
-    daemon = await world.daemon(group={"topics": {"t": 1, "others": 1}})
+    await world.zk.ensure(path.rpartition("/")[0])
+    async with session(world.chroot, CREDENTIALS, acl=acl) as owner:
+        await owner.create(path, None)
+    daemon = await world.daemon(
+        group={"topics": {"t": 1, "others": 1}}, rebalance={"reconcile_interval": 1.0, "retry_interval": 0.5}
+    )
     await world.until_printed(daemon, "one")
     blocked = await daemon.wait_for_event("claim_blocked", 60)
     assert (blocked["partition"], blocked["owner"]) == (str(others), None)
-    assert "denies access to /consumers/g/owners/others" in blocked["reason"]
+    assert f"denies access to {OTHERS}" in blocked["reason"]
     async with session(world.chroot, CREDENTIALS) as owner:
-        await owner.delete("/consumers/g/owners/others")
+        await owner.delete(path)
     await world.until_printed(daemon, "one", "two")
     assert [event for event in daemon.events() if event["event"] == "group_action_failed"] == []
     assert await daemon.stop() == ExitCode.OK

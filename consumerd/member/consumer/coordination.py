@@ -89,7 +89,7 @@ class GroupCoordination:
         self._ours: set[str] = set()
         #: The parents of owner nodes of which some do not exist.
         self._missing: set[str] = set()
-        #: Of topics whose owner nodes we may not create, at the last claim: the path of the nodes' parent, and why.
+        #: Owner nodes that we may not read, and parents in which we may not create them, at the last claim, and why.
         self._denied: dict[str, str] = {}
 
     # -- registration
@@ -154,7 +154,7 @@ class GroupCoordination:
     async def claim(self, action: Claim) -> Claimed:
         """Create the owner nodes, or find those of others; they are watched in either case.
 
-        A topic whose owner nodes we may not create is blocked, too, and does not keep the others from being claimed.
+        What we may not create, or another's node that we may not read, is blocked, too, and affects no others.
         """
         self._denied.clear()
         claimed: set[TopicPartition] = set()
@@ -173,7 +173,7 @@ class GroupCoordination:
                     if node is not None:
                         ours = await self._is_ours(partition, node, open_[partition], action.session_id)
                         (claimed if ours else blocked).add(partition)
-                    elif owners_path(self._group, partition.topic) in self._denied:
+                    elif self._denial(partition) is not None:
                         blocked.add(partition)
         except ZooKeeperError as error:
             self._log_failure("claim", error)
@@ -206,17 +206,14 @@ class GroupCoordination:
         create = []
         for partition, stream in sorted(streams.items()):
             path = owner_path(self._group, partition)
-            denied = owners_path(self._group, partition.topic) in self._denied
-            if not denied and not self._owners.is_fresh(path):
+            if self._denial(partition) is None and not self._owners.is_fresh(path):
                 value = format_owner(self._consumer_id, stream).encode()
                 create.append(Create(path, value, ephemeral=True))
         writes = [partial(self._create, chunk, session_id) for chunk in self._chunks(create)]
         found: dict[TopicPartition, ZNode | None] = {}
 
         async def read() -> None:
-            found.update(
-                await read_all(streams, lambda each: self._owners.node_if_there(owner_path(self._group, each)))
-            )
+            found.update(await read_all(streams, self._owner_node))
 
         # Reads follow the writes on the same connection, and see their results.
         calls: list[Callable[[], Awaitable[None]]] = [*writes, read]
@@ -243,6 +240,18 @@ class GroupCoordination:
                 return
             for each in by_parent.values():
                 await self._create(each, session_id)
+
+    async def _owner_node(self, partition: TopicPartition) -> ZNode | None:
+        path = owner_path(self._group, partition)
+        try:
+            return await self._owners.node_if_there(path)
+        except NoAuth as error:  # another's: without reading its own nodes no member could work
+            self._denied[path] = reason_of(error)
+            return None
+
+    def _denial(self, partition: TopicPartition) -> str | None:
+        paths = owner_path(self._group, partition), owners_path(self._group, partition.topic)
+        return next((self._denied[path] for path in paths if path in self._denied), None)
 
     async def _ensure_parent(self, path: str) -> None:
         try:
@@ -286,7 +295,7 @@ class GroupCoordination:
 
     def holder(self, partition: TopicPartition) -> Holder:
         """Return the owner that the node of a blocked claim names, without a request."""
-        denied = self._denied.get(owners_path(self._group, partition.topic))
+        denied = self._denial(partition)
         if denied is not None:
             return Holder(None, None, denied)
         return holder_of(self._owners.known_node(owner_path(self._group, partition)))

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
+from consumerd.base.errors import ZooKeeperError
 from consumerd.base.partition import TopicPartition
 from consumerd.group import events as e
 from consumerd.group.rules import V08Rules
@@ -730,7 +731,7 @@ async def test_logs_an_action_that_the_server_refuses(
     setup: Setup, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     async def refuse(path: object, *others: object, **options: object) -> None:
-        raise NoAuth("/consumers/g")
+        raise (ZooKeeperError if action == "claim" else NoAuth)("/consumers/g")  # a claim of what is denied is blocked
 
     for call in ("get", "children", "multi", "create_ephemeral", "delete_owned"):
         monkeypatch.setattr(setup.zk, call, refuse)
@@ -800,3 +801,24 @@ async def test_topic_whose_owner_nodes_may_not_be_created_keeps_no_other_one_fro
         assert await setup.io.claim(claim) == e.Claimed(5, frozenset({*ALL, other}), frozenset())
     assert setup.io.holder(other).denied is None
     assert logs == []
+
+
+async def test_owner_node_that_may_not_be_read_keeps_no_other_partition_from_being_claimed(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, get = f"/consumers/g/owners/t/{TP.name}", setup.zk.get
+    await setup.other.ensure("/consumers/g/owners/t")
+    await setup.other.create(hidden, b"g_other-0", ephemeral=True)
+
+    async def checked(path: str, **options: Any) -> Any:
+        if path == hidden:
+            raise NoAuth(path)
+        return await get(path, **options)
+
+    monkeypatch.setattr(setup.zk, "get", checked)
+    assert await setup.io.claim(setup.claim_all()) == e.Claimed(5, frozenset({*ALL} - {TP}), frozenset({TP}))
+    assert hidden in (setup.io.holder(TP).denied or "")
+    await setup.other.delete(hidden)
+    monkeypatch.setattr(setup.zk, "get", get)
+    assert (await setup.io.claim(setup.claim_all())).claimed == {*ALL}
+    assert setup.io.holder(TP).denied is None
