@@ -113,6 +113,7 @@ class ClusterProducer:
     def _settled(self, batch: ProducerBatch, outcome: asyncio.Future[Any]) -> None:
         count = self._pending.pop(batch, 0)  # none where `_tell` was faster
         if count and not outcome.cancelled() and (error := outcome.exception()) is not None:
+            count = min(count, batch.failed)
             self._failed += count
             self._cause = self._cause or error
             log.error("messages_not_sent", messages=count, topics=[batch.partition.topic], reason=reason_of(error))

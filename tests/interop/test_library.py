@@ -220,6 +220,7 @@ async def test_flush_reports_refused_background_messages(version: str, kafka: An
         await producer.send(TOPIC, [b"fits"])
         await producer.flush()
         await producer.send(TOPIC, [b"x" * 50_000])
+        await producer.send(TOPIC, [b"x" * 400] * 100)  # more than the broker takes at once
         with pytest.raises(NotSentError, match="1 queued message was not sent") as caught:
             await producer.flush()
         assert caught.value.count == 1

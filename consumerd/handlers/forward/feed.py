@@ -104,6 +104,7 @@ class PartitionFeed:
             ),
             clock=clock,
             rng=rng,
+            divides=False,  # a chunk is stored as a whole or not at all; `_send` makes smaller ones
         )
         #: None without transactions.
         self.transactions = None if name is None else PartitionTransactions(self._producer, client, name, source, topic)

@@ -3,12 +3,16 @@
 Strategy: one batch is open at a time; it is sealed when it is full or has waited long enough. Sealed ones are sent in
 order, one at a time, so that retries never change the order. The outcome of a message is that of its batch: no future
 per message.
+
+A batch that a broker finds too large is divided into halves, which are sent in its place and divided again if need be.
+The outcome of a message is that of its part then; the batch itself is settled when all of its parts are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -56,8 +60,10 @@ class Delivery(NamedTuple):
 
 def delivered(batch: ProducerBatch, number: int) -> Generator[object, None, Delivered]:
     """Wait for the outcome of a message. Raises its error."""
-    base, timestamp = yield from batch.settled()
-    return Delivered(batch.partition, None if base is None else base + number, timestamp)
+    yield from batch.wait()
+    part = batch if batch.parts is None else batch.parts_of(number, 1)[0]
+    base, timestamp = part.outcome.result()
+    return Delivered(batch.partition, None if base is None else base + number - part.first, timestamp)
 
 
 #: As `Delivery`, from a tuple of its fields; saves a call for each message.
@@ -94,8 +100,10 @@ class Deliveries(Sequence[Delivery]):
 
         Raises the error of the first message that failed; others may have arrived.
         """
-        for batch, _, _ in self.ranges:
+        for batch, first, count in self.ranges:
             await batch
+            for part in (batch,) if batch.parts is None else batch.parts_of(first, count):
+                part.outcome.result()
 
     def __len__(self) -> int:
         return sum(count for _, _, count in self.ranges)
@@ -123,10 +131,13 @@ class Deliveries(Sequence[Delivery]):
     def __await__(self) -> Generator[object, None, list[Delivered]]:
         found: list[Delivered] = []
         for batch, first, count in self.ranges:
-            base, timestamp = yield from batch.settled()
-            for number in range(first, first + count):
-                offset = None if base is None else base + number
-                found.append(Delivered(batch.partition, offset, timestamp))
+            yield from batch.wait()
+            for part in batch.parts_of(first, count):
+                base, timestamp = part.outcome.result()
+                end = first + count if part is batch else min(first + count, part.first + len(part.values))
+                for number in range(max(first, part.first), end):
+                    offset = None if base is None else base + number - part.first
+                    found.append(Delivered(batch.partition, offset, timestamp))
         return found
 
 
@@ -157,6 +168,13 @@ class ProducerBatch:
     sequence: int = -1
     #: It is part of a transaction.
     transactional: bool = False
+    #: Bytes from which on it takes no more messages, if these are fewer than the producer's `batch_bytes`.
+    limit: int = sys.maxsize
+    #: In their order, what it was divided into; None as long as it is whole.
+    parts: list[ProducerBatch] | None = None
+    #: Of a part: the batch that was divided, and the number of its first message in that one.
+    whole: ProducerBatch | None = None
+    first: int = 0
 
     def add(self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers, size: int) -> Delivery:
         """One message more, of the `message_size` `size`."""
@@ -204,33 +222,83 @@ class ProducerBatch:
             raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")
         return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=self.timestamps)
 
-    def settled(self) -> Generator[object, None, tuple[int | None, int]]:
-        """Wait for the outcome. Raises its error. (`asyncio.shield` would cost a turn of the loop more.)"""
+    def divide(self) -> tuple[ProducerBatch, ProducerBatch]:
+        """The halves that are sent in its place. They are not numbered."""
+        middle, whole = len(self.values) // 2, self.whole or self
+        halves = self._part(0, middle), self._part(middle, len(self.values))
+        halves[1].size = self.size - halves[0].size  # the budget has them both
+        if whole.parts is None:
+            whole.parts = [self]
+        place = whole.parts.index(self)
+        whole.parts[place : place + 1] = halves
+        return halves
+
+    def _part(self, first: int, end: int) -> ProducerBatch:
+        part = ProducerBatch(self.partition, self.due, self.outcome.get_loop().create_future())
+        part.values, part.timestamps = self.values[first:end], self.timestamps[first:end]
+        part.keys = None if self.keys is None else self.keys[first:end] or None
+        part.headers = {number - first: had for number, had in self.headers.items() if first <= number < end}
+        part.size = sum(
+            message_size(part.keys[number] if part.keys and number < len(part.keys) else None, value, headers)
+            for number, value in enumerate(part.values)
+            for headers in (part.headers.get(number, ()),)
+        )
+        part.first_sent, part.sent = self.first_sent, self.sent
+        part.whole, part.first = self.whole or self, self.first + first
+        return part
+
+    def parts_of(self, first: int, count: int) -> list[ProducerBatch]:
+        """What has the outcomes of `count` messages from number `first` on: parts, or the batch itself."""
+        if self.parts is None:
+            return [self]
+        end = first + count
+        return [part for part in self.parts if part.first < end and first < part.first + len(part.values)]
+
+    @property
+    def failed(self) -> int:
+        """The number of messages that failed, once it is settled."""
+        parts = [self] if self.parts is None else self.parts
+        return sum(len(part.values) for part in parts if part.outcome.exception() is not None)
+
+    def wait(self) -> Generator[object, None, None]:
+        """Wait until it is settled. (`asyncio.shield` would cost a turn of the loop more.)"""
         if not self.outcome.done():
             waiter: asyncio.Future[None] = self.outcome.get_loop().create_future()
             self.waiters.append(waiter)
             yield from waiter
-        return self.outcome.result()
 
-    __await__ = settled
+    __await__ = wait
 
     def succeed(self, base: int | None, timestamp: int) -> None:
         """The broker has it."""
         if not self.outcome.done():
             self.outcome.set_result((base, timestamp))
-            self._wake()
+            self._ended()
 
     def fail(self, error: Exception) -> None:
         """It will not be sent (again)."""
         if not self.outcome.done():
             self.outcome.set_exception(error)
             self.outcome.exception()  # retrieved: a caller need not wait for a message
-            self._wake()
+            self._ended()
 
-    def _wake(self) -> None:
+    def _ended(self) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        if self.whole is not None:
+            self.whole.part_ended()
+
+    def part_ended(self) -> None:
+        """Settle what was divided, with the first error of a part, once all parts are settled."""
+        parts = self.parts or []
+        if not parts[-1].outcome.done() or not all(part.outcome.done() for part in parts):
+            return
+        error = next((error for part in parts if (error := part.outcome.exception()) is not None), None)
+        if isinstance(error, Exception):
+            self.fail(error)
+        else:
+            self.succeed(*parts[0].outcome.result())
 
 
 def message_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -244,7 +312,9 @@ def message_size(key: bytes | None, value: bytes | None, headers: Headers) -> in
 class PartitionQueue:
     """The batches of one partition. `busy`: its first sealed batch is being sent."""
 
-    __slots__ = ("busy", "not_before", "open", "partition", "sealed", "sequence", "timer", "trouble", "wakes_at")
+    __slots__ = (
+        "busy", "limit", "not_before", "open", "partition", "sealed", "sequence", "timer", "trouble", "wakes_at",
+    )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -259,12 +329,27 @@ class PartitionQueue:
         self.wakes_at = math.inf
         #: The number of the next message, where brokers count.
         self.sequence = 0
+        #: Bytes of a batch, since the broker refused a larger one.
+        self.limit = sys.maxsize
 
     def seal(self) -> None:
         """The open batch takes no more."""
         if self.open is not None:
             self.sealed.append(self.open)
             self.open = None
+
+    def divide(self) -> tuple[ProducerBatch, ProducerBatch]:
+        """Have the halves of the first batch sent, which has several messages and which no broker took.
+
+        Later batches are smaller. That is no less than half of the largest message, since one alone is not divided.
+        """
+        batch = self.sealed.popleft()
+        if batch.sequence >= 0:
+            self.sequence = batch.sequence
+        self.limit = max(1, batch.size // 2)
+        halves = batch.divide()
+        self.sealed.extendleft(reversed(halves))
+        return halves
 
     def sleep(self) -> None:
         """Cancel the timer."""

@@ -54,6 +54,8 @@ _MAGIC_1: Final = 2
 #: The first version in which a broker takes zstd.
 _ZSTD: Final = 7
 _MAX_SEQUENCE: Final = (1 << 31) - 1
+#: A broker looks at the size before it appends anything.
+TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _NUMBERS_REFUSED: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 #: Bytes from which on compressing is left to a thread: about a millisecond of work. For less, handing over costs more.
 _THREAD_BYTES: Final = {
@@ -67,8 +69,7 @@ _THREAD_BYTES: Final = {
 def is_too_large(error: BaseException) -> bool:
     """Whether a producer or a broker refused a message, or a batch, for its size."""
     return isinstance(error, MessageSizeTooLargeError) or (
-        isinstance(error, BrokerRefusedError)
-        and error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+        isinstance(error, BrokerRefusedError) and error.code in TOO_LARGE
     )
 
 
@@ -241,6 +242,8 @@ class ProduceRequests:
                 outcomes[partition] = BatchOutcome(self._renumber(queue, part["error_code"]), retry=True)
             else:
                 outcomes[partition] = self._outcome(partition, part)
+                if partition in fresh and part["error_code"] in TOO_LARGE:
+                    queue.sealed[0].sent = False
         return outcomes
 
     async def _body(

@@ -7,7 +7,7 @@ order of their first lines. So when one fails, all lines before its first are st
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from consumerd.base.errors import BrokerError, ConsumerdError
 from consumerd.net.client.errors import BrokerRefusedError
@@ -33,11 +33,11 @@ class LinePlan:
 
 @dataclass(slots=True)
 class _Share:
-    """The lines of a batch: the first one's number, how many, and their bytes."""
+    """The lines of a batch: the first one's number, how many, and what has them, with the number of its first line."""
 
     first: int
     lines: int = 0
-    size: int = 0
+    ranges: list[tuple[int, BatchRange]] = field(default_factory=list)
 
 
 class LineSender:
@@ -83,7 +83,7 @@ class LineSender:
                 nonlocal place
                 size = sum(map(len, lines[place : place + part.messages]))
                 place += part.messages
-                self._taken(part, size, size)
+                self._taken(part, size)
 
             try:
                 await self._producer.send_many(
@@ -112,17 +112,17 @@ class LineSender:
             )
         except MessageSizeTooLargeError as error:
             raise MessageSizeTooLargeError(f"line {number} is too large: {error}") from error
-        self._taken(BatchRange(delivery.batch, delivery.number, 1), size, len(line))
+        self._taken(BatchRange(delivery.batch, delivery.number, 1), len(line))
 
-    def _taken(self, part: BatchRange, size: int, line_bytes: int) -> None:
-        """The next lines are in a batch. `size`: of their keys and values; `line_bytes`: their own."""
+    def _taken(self, part: BatchRange, line_bytes: int) -> None:
+        """The next lines, which have that many bytes, are in a batch."""
         outcome = part.batch.outcome
         share = self._open.get(outcome)
         if share is None:
             share = self._open[outcome] = _Share(self.lines + 1)
             self._news.set()
         share.lines += part.messages
-        share.size += size
+        share.ranges.append((self.lines + 1, part))
         self.lines += part.messages
         self.bytes += line_bytes
 
@@ -145,22 +145,34 @@ class LineSender:
     def _failure(self, share: _Share, error: BaseException) -> ConsumerdError:
         failed: ConsumerdError
         before = "all lines before it were sent" if share.first > 1 else "nothing was sent before it"
-        if not is_too_large(error):
+        if not is_too_large(error):  # which is said of one message
             more = f" and {share.lines - 1} more in its batch" if share.lines > 1 else ""
             failed = BrokerError(f"line {share.first}{more} may not have arrived, {before}: {error}")
-        elif share.lines == 1:
-            failed = MessageSizeTooLargeError(
-                f"line {share.first} has {share.size} bytes, more than the topic {self._plan.topic!r} takes "
-                f"({_limit(error)}); {before}."
-            )
         else:
+            line, size, in_order = _failed_line(share)
+            if line > share.first:
+                up_to = "it" if in_order else f"line {share.first}"
+                before = f"all lines before {up_to} were sent" if in_order or share.first > 1 else "others were sent"
             failed = MessageSizeTooLargeError(
-                f"a batch of {share.lines} lines, the first of which is line {share.first}, has {share.size} bytes, "
-                f"more than the topic {self._plan.topic!r} takes at once ({_limit(error)}): give a smaller "
-                f"--batch-bytes; {before}."
+                f"line {line} has {size} bytes, more than the topic {self._plan.topic!r} takes "
+                f"({_limit(error)}); {before}."
             )
         failed.__cause__ = error
         return failed
+
+
+def _failed_line(share: _Share) -> tuple[int, int, bool]:
+    """The first line of a batch that failed, its bytes, and whether all lines of the batch before it are in a row."""
+    begin = share.ranges[0][1].first
+    for line, (batch, first, count) in share.ranges:
+        for part in batch.parts_of(first, count):
+            if part.outcome.exception() is not None:
+                number = max(first - part.first, 0)
+                key = part.keys[number] if part.keys and number < len(part.keys) else None
+                place = part.first + number
+                size = len(part.values[number] or b"") + len(key or b"")
+                return line + place - first, size, line + place - first - share.first == place - begin
+    raise AssertionError("no line of the batch failed")
 
 
 def _limit(error: BaseException) -> str:

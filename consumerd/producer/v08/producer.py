@@ -85,7 +85,10 @@ class ProducerTransaction:
 
 
 class V08Producer:
-    """Sends messages. `async with` runs it; leaving it sends the rest. `client` stays the caller's."""
+    """Sends messages. `async with` runs it; leaving it sends the rest. `client` stays the caller's.
+
+    `divides`: whether a batch that a broker finds too large is sent in parts; else all of its messages fail.
+    """
 
     def __init__(
         self,
@@ -94,6 +97,7 @@ class V08Producer:
         *,
         clock: Clock,
         rng: Random,
+        divides: bool = True,
     ) -> None:
         self.settings = settings or V08ProducerSettings()
         self._client = client
@@ -107,15 +111,15 @@ class V08Producer:
         self._transactions = (
             None if self.settings.transactional_id is None else Transactions(client, self.settings, clock)
         )
-        self._sender = Sender(client, self.settings, clock, rng, self._settle, self._unstick, self._transactions)
+        self._sender = Sender(
+            client, self.settings, clock, rng, self._settle, self._unstick, self._transactions, divides=divides
+        )
         self._routes: dict[str, Route] = {}
         #: Of each topic's open batch that messages without a key go to; none while the producer is closed.
         self._fillings: dict[str, Filling] = {}
         self._wall = clock.wall
         self._batch_bytes = self.settings.batch_bytes
         self._largest = min(self.settings.buffer_bytes, client.settings.max_request_bytes)
-        #: A batch that stays below this takes a message without a further check.
-        self._unchecked = min(self._batch_bytes, self._largest)
         self._open = False
         self._running: asyncio.Task[None] | None = None
         self._in_transaction = asyncio.Lock()
@@ -315,7 +319,7 @@ class V08Producer:
             batch = await self._batch(topic, key, partition, size)
             stop = start + 1
             if not alone:
-                room = min(self._batch_bytes - batch.size, left) - size
+                room = min(batch.limit - batch.size, left) - size
                 if room > self._credit:
                     self._credit += self._held.grow(1, room - self._credit)
                 stop, more = sizes.fitting(stop, min(room, self._credit))
@@ -346,13 +350,13 @@ class V08Producer:
             self._recall(topic)
         if batch is None and self._sender.idle and self._take(size):  # a message that is sent alone
             return self._new_batch(queue)
-        if batch is None or batch.size + size > self._batch_bytes or not self._take(size):
+        if batch is None or batch.size + size > batch.limit or not self._take(size):
             batch = await self._room(route, queue, size, free=key is None and partition is None)
         return batch
 
     def _added(self, topic: str, batch: ProducerBatch, *, free: bool) -> None:
         """Messages were added to `batch`; `free`: they might have gone to any partition."""
-        if batch.size >= self._batch_bytes:
+        if batch.size >= batch.limit:
             self._seal(self._sender.queue(batch.partition))
         elif free and self.settings.keyless == "sticky":
             self._lease(topic, batch)
@@ -389,7 +393,7 @@ class V08Producer:
                 batch = queue.open
                 if batch is not None and batch.leased:
                     self._recall(route.topic)
-                if batch is not None and batch.size + size > self._batch_bytes:
+                if batch is not None and batch.size + size > batch.limit:
                     self._seal(queue)
                 elif reservation is not None:
                     self._held.resize(self._held.amount + size)
@@ -429,7 +433,7 @@ class V08Producer:
     def _lease(self, topic: str, batch: ProducerBatch) -> None:
         """Messages without a key may use the credit; `batch.size` includes that part of it until it is recalled."""
         self._recall(topic)
-        most = self._unchecked - 1 - batch.size
+        most = min(self._largest, batch.limit) - 1 - batch.size
         if most > self._credit:  # what the last batch left would do for a few messages only
             self._credit += self._held.grow(1, min(most - self._credit, self._in_advance()))
         room = min(self._credit, most)
@@ -483,6 +487,7 @@ class V08Producer:
     def _new_batch(self, queue: PartitionQueue) -> ProducerBatch:
         due = self._clock.monotonic() + self.settings.linger
         batch = queue.open = ProducerBatch(queue.partition, due, asyncio.get_running_loop().create_future())
+        batch.limit = min(self._batch_bytes, queue.limit)
         self._sender.opened(queue, batch)
         return batch
 

@@ -31,7 +31,7 @@ from consumerd.net.client.errors import BrokerRefusedError
 from consumerd.net.client.metadata import ClusterMetadata
 from consumerd.producer.errors import TransactionAbortedError
 from consumerd.producer.v08.batches import PartitionQueue, ProducerBatch
-from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, Outcomes, ProduceRequests
+from consumerd.producer.v08.delivery import BatchOutcome, DeliveryError, Outcomes, ProduceRequests, is_too_large
 from consumerd.producer.v08.settings import V08ProducerSettings
 from consumerd.producer.v08.transactions import Transactions
 from consumerd.wire.v08.error_codes import ErrorCode
@@ -70,7 +70,7 @@ class _Broker:
 
 class Sender:
     """The queues of all partitions and their way out. `settled` is called for every batch that needs no more sending,
-    `sealed` of queues whose open batch had to go.
+    `sealed` of queues whose open batch had to go. `divides`: whether what a broker finds too large is sent in parts.
     """
 
     def __init__(
@@ -82,9 +82,12 @@ class Sender:
         settled: Callable[[ProducerBatch], None],
         sealed: Callable[[PartitionQueue], object],
         transactions: Transactions | None = None,
+        *,
+        divides: bool = True,
     ) -> None:
         self._client = client
         self.settings = settings
+        self._divides = divides
         self._clock = clock
         self._rng = rng
         self._settled = settled
@@ -349,8 +352,18 @@ class Sender:
             batch.succeed(outcome.base_offset, outcome.timestamp)
         elif outcome.retry:
             self._put_off(queue, outcome.error)
+        elif self._divides and len(queue.sealed[0].values) > 1 and is_too_large(outcome.error):
+            self._divide(queue, outcome.error)
         else:
             self._fail(queue, outcome.error)
+
+    def _divide(self, queue: PartitionQueue, error: BrokerError) -> None:
+        """Send the first batch in halves. What of it the broker does not take in the end, fails alone."""
+        batch = queue.sealed[0]
+        queue.trouble = 0
+        log.info("batch_divided", partition=str(queue.partition), messages=len(batch.values), reason=reason_of(error))
+        del self._unsettled[batch]
+        self._unsettled.update(dict.fromkeys(queue.divide()))
 
     def _put_off(self, queue: PartitionQueue, error: BrokerError) -> None:
         """Try the first batch again later, unless that has been done for long enough."""

@@ -157,8 +157,8 @@ async def test_names_the_first_line_of_a_refused_batch(tmp_path: Path) -> None:
     assert "all lines before it were sent" in sentence
     assert [each.payload for each in broker.log[0]][:49] == lines[:49]
     code, sentence = await failure(MemoryBroker(TOO_LARGE, b"50"), data, LinePlan("t", 0), tmp_path, linger=60)
-    assert "a batch of 99 lines, the first of which is line 1" in sentence
-    assert "--batch-bytes" in sentence
+    assert "line 50 has 2 bytes, more than" in sentence
+    assert "all lines before it were sent" in sentence
     code, sentence = await failure(MemoryBroker(NOT_ALLOWED, b"50"), data, LinePlan("t", 0), tmp_path, batch_bytes=1)
     assert (code, sentence.startswith("line 50 may not have arrived, all lines before")) == (ExitCode.BROKER, True)
     assert "TOPIC_AUTHORIZATION_FAILED" in sentence

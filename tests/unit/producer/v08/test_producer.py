@@ -16,11 +16,13 @@ from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
-from consumerd.producer.errors import MessageSizeTooLargeError, ProducerClosedError
+from consumerd.producer.cluster import ClusterProducer
+from consumerd.producer.errors import MessageSizeTooLargeError, NotSentError, ProducerClosedError
 from consumerd.producer.v08.batches import OVERHEAD, Delivery, message_size
 from consumerd.producer.v08.producer import V08Producer
 from consumerd.producer.v08.routing import key_partition
 from consumerd.producer.v08.settings import V08ProducerSettings
+from consumerd.wire.v08.error_codes import ErrorCode
 from consumerd.wire.v08.records import Record, decode_records
 from tests.support.prepared_requests import OneBroker, one_broker, request_body
 
@@ -725,3 +727,90 @@ async def test_messages_that_waited_go_to_the_partition_that_is_filled_then() ->
     async with producer(MemoryCluster(), batch_bytes=1) as ours:
         deliveries = await asyncio.gather(*(ours.send("t", b"x") for _ in range(60)))
         assert {delivery.batch.partition.partition for delivery in deliveries} == set(range(PARTITIONS))
+
+
+class SmallTopic(MemoryCluster):
+    """A cluster that refuses batches of more than 1000 bytes of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+
+    async def call(self, api: Any, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        (part,) = request_body(api, body)["topic_data"][0]["partition_data"]
+        records = decode_records(part["records"], 0).messages()
+        if sum(len(each.payload or b"") + len(each.key or b"") for each in records) <= 1000:
+            return await super().call(api, body, **options)
+        self.refused += 1
+        answer = {"index": part["index"], "error_code": ErrorCode.MESSAGE_TOO_LARGE, "base_offset": -1}
+        return {"responses": [{"name": "t", "partition_responses": [answer]}]}
+
+
+async def test_divides_a_batch_that_the_topic_does_not_take_and_makes_later_ones_smaller() -> None:
+    cluster = SmallTopic()
+    sent = [
+        (b"%03d" % number + b"x" * (2000 if number == 150 else 90), b"k" * (number % 3) or None, number)
+        for number in range(300)
+    ]
+    headers = [(("n", b"%d" % number),) if number % 5 == 0 else () for number in range(300)]
+    async with producer(cluster, batch_bytes=1 << 20, linger=3600) as ours:
+        with capture_logs() as logs:
+            deliveries = [
+                await ours.send("t", value, key=key, partition=1, timestamp=time, headers=header)
+                for (value, key, time), header in zip(sent, headers, strict=True)
+            ]
+            await ours.flush()
+        assert ours.buffered_bytes == 0
+        assert [(each["messages"], each["partition"]) for each in logs if each["event"] == "produce_failed"] == [
+            (1, "t/1")
+        ]
+        with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
+            await deliveries.pop(150)
+        sent.pop(150)
+        headers.pop(150)
+        assert [(await each).offset for each in deliveries] == list(range(299))
+        assert [(each.payload, each.key, each.timestamp) for each in cluster.log[1]] == sent
+        assert [each.headers for each in cluster.log[1]] == headers
+        before = cluster.refused
+        later = await ours.send_many("t", [b"x" * 50] * 1000, partition=1)
+        await ours.flush()
+        await later.confirm()
+        assert cluster.refused <= before + 2
+        assert len(cluster.log[1]) == 1299
+
+
+async def test_callers_of_a_divided_batch_learn_of_their_own_messages_alone() -> None:
+    cluster = SmallTopic()
+    async with producer(cluster, batch_bytes=1 << 20, linger=3600) as ours:
+        small = await ours.send_many("t", [b"x" * 100] * 20, partition=0)
+        large = await ours.send_many("t", [b"x" * 100, b"x" * 2000, b"x" * 100], partition=0)
+        last = await ours.send("t", b"last", partition=0)
+        with capture_logs():
+            await ours.flush()
+        assert [each.offset for each in await small] == list(range(20))
+        await small.confirm()
+        for outcome in (large, large.confirm()):
+            with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
+                await outcome
+        assert [(await large[0]).offset, (await large[2]).offset, (await last).offset] == [20, 21, 22]
+    background = ClusterProducer(producer(cluster, batch_bytes=1 << 20, linger=3600), background=True)
+    async with background:
+        await background.send("t", [b"x" * 100, b"x" * 2000, b"x" * 100], partition=0)
+        with capture_logs(), pytest.raises(NotSentError) as caught:
+            await background.flush()
+        assert caught.value.count == 1
+
+
+async def test_closing_fails_what_is_left_of_a_divided_batch() -> None:
+    cluster = SmallTopic()
+    async with producer(cluster, batch_bytes=1 << 20, linger=3600) as ours:
+        many = await ours.send_many("t", [b"x" * 100] * 20, partition=0)
+        cluster.taking.clear()
+        flushing = asyncio.create_task(ours.flush())
+        while not cluster.asked.is_set():  # the first part is at the broker
+            await asyncio.sleep(0)
+        await ours.abort()
+        await flushing
+        assert ours.buffered_bytes == 0
+        with pytest.raises(ProducerClosedError):
+            await many

@@ -574,6 +574,50 @@ async def test_partitions_share_a_producer_id_and_one_that_failed_takes_another(
     assert brokers.ids == 3
 
 
+async def test_halves_of_a_batch_continue_its_numbers_and_come_before_what_gathered() -> None:
+    brokers = Brokers(idempotent=True)
+    async with producer(brokers, linger=3600) as ours, asyncio.timeout(10):
+        await ours.send_many("t", [b"0", b"1", b"2"], partition=0)
+        flushing = asyncio.create_task(ours.flush())
+        await turns(10)
+        later = await ours.send("t", b"3", partition=0)
+        with capture_logs():
+            await brokers.answer(0, ErrorCode.MESSAGE_TOO_LARGE)
+        for number in (1, 2):
+            await brokers.answer(number)
+        await flushing
+        ours._sender.hurry(1)
+        await turns(10)
+        await brokers.answer(3)
+        await later
+    assert [request.values[0] for request in brokers.requests[1:]] == [[b"0"], [b"1", b"2"], [b"3"]]
+    assert [request.numbers[0] for request in brokers.requests] == [(1, 0), (1, 0), (1, 1), (1, 3)]
+
+
+async def test_halves_of_a_batch_that_may_be_stored_keep_its_producer_id() -> None:
+    """The limit was lowered between two attempts, the first of which was accepted: nothing may be there twice."""
+    brokers = Brokers(idempotent=True)
+    async with producer(brokers) as ours, asyncio.timeout(10):
+        sent = await ours.send_many("t", [b"0", b"1"], partition=0)
+        flushing = asyncio.create_task(ours.flush())
+        await turns(10)
+        with capture_logs():
+            await brokers.answer(0, ConnectionClosedError("lost"))
+            for number, code in (
+                (1, ErrorCode.MESSAGE_TOO_LARGE),
+                (2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+                (3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            ):
+                while len(brokers.requests) <= number:
+                    await asyncio.sleep(0.001)
+                await brokers.answer(number, code)
+        await flushing
+        with pytest.raises(BrokerError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+            await sent
+    assert [request.values[0] for request in brokers.requests[2:]] == [[b"0"], [b"1"]]
+    assert brokers.requests[2].numbers[0] == (1, 0)
+
+
 async def _numbers(
     brokers: Brokers, ours: V08Producer, partitions: Sequence[int], outcome: int = 0
 ) -> dict[int, tuple[int, int]]:
