@@ -101,7 +101,9 @@ def call(kind: PluginKind, name: str, factory: Callable[..., object], options: M
         raise
     except SystemExit as error:
         raise kind.error(f"{called} called sys.exit({error.code!r}) in its constructor.") from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is not an Exception
         problem = "refused its options" if options else "cannot be created"
         told = error_line(error)
         if options and type(error) is ValueError:  # the sentence about an option needs no type before it
@@ -132,7 +134,9 @@ def _import(kind: PluginKind, name: str, module: str, attribute: str) -> object:
     called = f"{kind.noun} {name!r}"
     try:
         found: object = importlib.import_module(module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # as above
         if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
             raise kind.error(
                 f"{called}: no module named {error.name!r}; is its package installed, or on PYTHONPATH?"

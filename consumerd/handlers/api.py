@@ -161,6 +161,14 @@ class MessageHandler(Handler):
         return functools.partial(_one_by_one, MethodType(self._function, instance), self._awaited)
 
 
+def called_by(handle: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what `handle` calls with one argument: the function of a `@message_handler`; else `handle` itself."""
+    if isinstance(handle, functools.partial) and handle.func is _one_by_one:
+        function: Callable[..., Any] = handle.args[0]
+        return function
+    return handle
+
+
 async def _one_by_one(function: Callable[[Message], Any], awaited: bool, batch: Batch) -> None:
     """Call `function` with each message that is not marked yet, and mark it. `awaited`: it is an `async def`.
 

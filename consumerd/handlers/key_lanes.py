@@ -87,20 +87,22 @@ class KeyLanes(HandlerStage):
             raise _first_of(errors) from errors
         batch.mark(before + len(piece))
 
-    async def _give_up(self, share: _Share, error: Exception) -> None:
+    async def _give_up(self, share: _Share, error: BaseException) -> None:
         """Give up a message whose key is not known: which messages it must follow is not known either."""
         await self._giving_up.give_up(share, error, 1, what=f"key() of handler {self._name!r} failed")
         share.mark(len(share))
 
-    def _by_lane(self, piece: Sequence[Message]) -> tuple[list[list[int]], dict[int, Exception]]:
+    def _by_lane(self, piece: Sequence[Message]) -> tuple[list[list[int]], dict[int, BaseException]]:
         """The numbers of the messages of each lane; and of those without one, with the error of the handler."""
         lanes: list[list[int]] = [[] for _ in range(self._concurrency)]
-        failed: dict[int, Exception] = {}
+        failed: dict[int, BaseException] = {}
         for number, message in enumerate(piece):
             try:
                 key = message.key if self._key is None else self._key(message)
                 lane = number if key is None else crc32(key.encode() if isinstance(key, str) else key)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # sys.exit, and a panic of a library in Rust
                 failed[number] = error
             else:
                 lanes[lane % self._concurrency].append(number)

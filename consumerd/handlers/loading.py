@@ -9,15 +9,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 from consumerd.base.errors import HandlerLoadError
 from consumerd.base.partition import TopicPartition
 from consumerd.base.plugins import HANDLER, call, find, listing
-from consumerd.handlers.api import Handler
+from consumerd.handlers.api import Handler, called_by
 from consumerd.handlers.context import HandlerContext
 from consumerd.handlers.messages import Batch
 from consumerd.handlers.secrets import with_secret_files
+
+#: The methods of a handler, and how many arguments they are called with.
+_METHODS: Final = {"handle": 1, "start": 1, "stop": 0, "position": 1}
 
 
 class _Completed(Handler):
@@ -99,16 +102,33 @@ def _complete(name: str, thing: object) -> Handler:
         thing.close()
     handle = getattr(thing, "handle", None)
     if handle is None and inspect.iscoroutinefunction(thing):
+        _require_arguments(f"handler {name!r}", thing, 1)
         return _Completed(thing, thing)
     if handle is None:
         raise HandlerLoadError(f"handler {name!r} returned a {type(thing).__name__}, which has no method `handle`.")
-    for method in ("handle", "start", "stop", "position"):
+    for method, arguments in _METHODS.items():
         found = getattr(thing, method, None)
-        if found is not None and not _is_async(found):
+        if found is None:
+            continue
+        if not _is_async(found):
             raise HandlerLoadError(f"handler {name!r}: its method `{method}` must be an `async def`.")
+        _require_arguments(f"handler {name!r}: its method `{method}`", called_by(found), arguments)
     if isinstance(thing, Handler):
         return thing
     return _Completed(thing, handle)
+
+
+def _require_arguments(what: str, function: Callable[..., object], count: int) -> None:
+    """Raise HandlerLoadError unless a function can be called with `count` arguments.
+
+    Else each message would fail, and would be skipped or be a dead letter where the policy says so.
+    """
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except ValueError:  # some that are written in C have no signature
+        return
+    except TypeError as error:
+        raise HandlerLoadError(f"{what} must take {'one argument' if count else 'no argument'}: {error}.") from error
 
 
 def _is_plain(found: Callable[..., object]) -> bool:

@@ -189,7 +189,7 @@ class _Retrying(Handler):
         try:
             try:
                 await (self._inner.handle(batch) if whole else self._try_rest(batch, failures))
-            except (SystemExit, asyncio.CancelledError) as error:
+            except BaseException as error:
                 _require_own(error)
                 raise
         except Exception as error:
@@ -316,7 +316,7 @@ class _Retrying(Handler):
             if self._policy.timeout is None:
                 try:
                     await self._inner.handle(rest)  # as `_answer`, with a call less for each batch
-                except (SystemExit, asyncio.CancelledError) as error:
+                except BaseException as error:
                     _require_own(error)
                     raise
             else:
@@ -434,19 +434,29 @@ async def _answer(call: Awaitable[_T]) -> _T:
     """Await a call of a handler. An exception that would end more than this call becomes a RuntimeError."""
     try:
         return await call
-    except (SystemExit, asyncio.CancelledError) as error:
+    except BaseException as error:
         _require_own(error)
         raise
 
 
-def _require_own(error: SystemExit | asyncio.CancelledError) -> None:
-    """Raise RuntimeError unless it is our task that was cancelled."""
+def _require_own(error: BaseException) -> None:
+    """Raise RuntimeError for an exception of the handler that would end more than its call.
+
+    Errors pass, and so does what our own code or Python raise here: a cancellation of our task, Ctrl-C,
+    the end of a coroutine that is not continued.
+    """
+    if isinstance(error, Exception | KeyboardInterrupt | GeneratorExit):
+        return
     if isinstance(error, SystemExit):
         raise RuntimeError(f"it called sys.exit({'' if error.code is None else repr(error.code)})") from error
-    task = asyncio.current_task()
-    if task is not None and not task.cancelling():
-        # Not we were cancelled, but a task of the handler: that would end our lane silently.
-        raise RuntimeError("a task or future that the handler awaited was cancelled") from error
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():
+            # Not we were cancelled, but a task of the handler: that would end our lane silently.
+            raise RuntimeError("a task or future that the handler awaited was cancelled") from error
+        return
+    # A library written in Rust that panics raises one, and frameworks have such errors, too.
+    raise RuntimeError(f"it raised {brief(error)}") from error
 
 
 def _log_fields(error: BaseException) -> dict[str, str]:

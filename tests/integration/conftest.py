@@ -193,6 +193,25 @@ class Leaving:
         raise SystemExit(0)
 
 
+class Stopping:
+    """Stops the event loop."""
+
+    async def handle(self, batch):
+        asyncio.get_running_loop().stop()
+        print("in hand", flush=True)
+        await asyncio.sleep(0.2)
+        print("finished", flush=True)
+
+
+class Forking:
+    """Forks a process that does not end by itself."""
+
+    async def handle(self, batch):
+        child = os.fork()
+        if child:
+            print("child ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
 class Slow:
     """Says when it has a batch, and finishes it after `seconds`."""
 

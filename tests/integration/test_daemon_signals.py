@@ -130,12 +130,13 @@ async def test_shows_stacks_on_sigusr1_and_ignores_sigusr2(world: Any, loop: str
     assert await daemon.stop() == ExitCode.OK
 
 
-async def test_stops_in_order_after_sys_exit_in_a_task_of_a_handler(world: Any) -> None:
+@pytest.mark.parametrize(("name", "called"), [("Leaving", "sys.exit(0)"), ("Stopping", "stop() of the event loop")])
+async def test_stops_in_order_after_a_handler_ended_the_event_loop(world: Any, name: str, called: str) -> None:
     await world.broker()
     end = await world.append(TP, b"one")
-    outcome = await world.run(handler={"name": "bad_handlers:Leaving"})
+    outcome = await world.run(handler={"name": f"bad_handlers:{name}"})
     assert outcome.code == ExitCode.HANDLER_FAILED
-    assert "\nconsumerd: something called sys.exit(0) in a task or a callback of its own" in outcome.stderr
+    assert f"\nconsumerd: something called {called} in a task or a callback of its own" in outcome.stderr
     assert outcome.stdout == "in hand\nfinished\n"
     assert await world.offset(TP) == end
 
@@ -202,6 +203,17 @@ async def test_ignores_signals_sent_to_a_forked_process_of_a_handler(tmp_path: P
         subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert (ended.stdout, ended.stderr) == ("goes on\n", "")
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+async def test_ends_a_forked_process_of_a_handler_that_comes_back_to_the_event_loop(world: Any, loop: str) -> None:
+    await world.broker()
+    end = await world.append(TP, b"one")
+    daemon = await world.daemon(handler={"name": "bad_handlers:Forking"}, daemon={"loop": loop})
+    await world.until(lambda: daemon.stdout_path.read_text() == f"child ended with {ExitCode.HANDLER_FAILED:d}\n")
+    assert await daemon.stop() == ExitCode.OK
+    assert await world.offset(TP) == end
+    assert daemon.log_path.read_text().count("consumerd: a process that a handler forked came back") == 1
 
 
 @pytest.mark.parametrize("closed", [False, True])

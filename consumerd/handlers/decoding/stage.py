@@ -88,9 +88,9 @@ class Decoding(HandlerStage):
             return None
         try:
             return self._decode(message)
-        except (DecodeError, NotReadyError):
+        except (DecodeError, NotReadyError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # sys.exit, and a panic of a library in Rust
             raise DecodeError(brief(error)) from error
 
     async def _value_later(self, message: Message, error: NotReadyError) -> Any:

@@ -341,12 +341,12 @@ class PartitionQueue:
     def divide(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Have the halves of the first batch sent, which has several messages and which no broker took.
 
-        Later batches are smaller. That is no less than half of the largest message, since one alone is not divided.
+        Later batches are smaller, by half at most of the largest message: one alone is not divided.
         """
         batch = self.sealed.popleft()
         if batch.sequence >= 0:
             self.sequence = batch.sequence
-        self.limit = max(1, batch.size // 2)
+        self.limit = min(self.limit, max(1, batch.size // 2))
         halves = batch.divide()
         self.sealed.extendleft(reversed(halves))
         return halves

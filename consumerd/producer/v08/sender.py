@@ -361,7 +361,8 @@ class Sender:
         """Send the first batch in halves. What of it the broker does not take in the end, fails alone."""
         batch = queue.sealed[0]
         queue.trouble = 0
-        log.info("batch_divided", partition=str(queue.partition), messages=len(batch.values), reason=reason_of(error))
+        if batch.size // 2 < queue.limit:  # else a part, or a batch that was full before the first was divided
+            log.info("batch_divided", partition=str(queue.partition), bytes=batch.size, reason=reason_of(error))
         del self._unsettled[batch]
         self._unsettled.update(dict.fromkeys(queue.divide()))
 

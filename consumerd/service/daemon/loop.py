@@ -1,7 +1,7 @@
 """Running a coroutine on the configured event loop, as the work of a whole process.
 
-A call of `sys.exit` in a task or a callback of its own ends the loop, and with it everything that is under way. A
-daemon continues with its loop then, to stop in order: its handlers are its users' code.
+A call of `sys.exit` in a task or a callback of its own, or of the loop's `stop`, ends the loop, and with it everything
+that is under way. A daemon continues with its loop then, to stop in order: its handlers are its users' code.
 """
 
 from __future__ import annotations
@@ -105,14 +105,20 @@ def run_on_loop(
         event_loop = runner.get_loop()
         event_loop.call_soon(signals.reclaim)  # before anything else runs there
         task = event_loop.create_task(main)
+        cause: BaseException
         while True:
             try:
                 return event_loop.run_until_complete(task)
             except SystemExit as error:
-                failure = HandlerFailedError(
-                    f"something called sys.exit({error.code!r}) in a task or a callback of its own; a handler stops "
-                    "the daemon by raising HandlerFailedError."
-                )
-                if task.done() or not signals.stop(f"sys.exit({error.code!r})", failure):
-                    raise failure from error
-                event_loop.call_soon(signals.reclaim)
+                called, cause = f"sys.exit({error.code!r})", error
+            except RuntimeError as error:
+                if task.done():
+                    raise
+                called, cause = "stop() of the event loop", error
+            failure = HandlerFailedError(
+                f"something called {called} in a task or a callback of its own; a handler stops the daemon by raising "
+                "HandlerFailedError."
+            )
+            if task.done() or not signals.stop(called, failure):
+                raise failure from cause
+            event_loop.call_soon(signals.reclaim)

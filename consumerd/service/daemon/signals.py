@@ -254,6 +254,12 @@ class ProcessSignals:
             self._left = self._stop_timeout + FORCE_SECONDS + _MARGIN
             os.write(self._writer, bytes([_DEADLINE]))
 
+    def keep_from_loop(self) -> None:
+        """In a forked process: end it when it comes to the loop, which would use the daemon's connections twice."""
+        if self._receiver is not None:
+            with contextlib.suppress(RuntimeError):  # in debug mode, of a fork in another thread: no loop runs there
+                self._receiver[0].call_soon(_end_child)
+
     # -- in the thread
 
     def _watch(self) -> None:
@@ -440,7 +446,16 @@ def _after_fork() -> None:
 def _in_forked_child() -> None:
     if _current is not None:
         _current.forget()
+        _current.keep_from_loop()
     _after_fork()
+
+
+def _end_child() -> None:
+    _say(
+        "a process that a handler forked came back to the daemon's event loop, and was ended there: it must end with "
+        "os._exit(), or use multiprocessing or handler.processes."
+    )
+    os._exit(ExitCode.HANDLER_FAILED)
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_forked_child)

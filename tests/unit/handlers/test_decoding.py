@@ -181,6 +181,13 @@ async def test_message_whose_key_has_the_wrong_type_stops(make_batch: MakeBatch,
     with pytest.raises(HandlerFailedError, match=r"^key\(\) of handler 'mine' failed at offset 0 of t/0-0 \(TypeError"):
         await staged(Keyed(), clock, [], lanes=2).handle(make_batch(b"1"))
 
+    class Panicking(Values):
+        def key(self, message: Message) -> str:
+            raise BaseException("no")
+
+    with pytest.raises(HandlerFailedError, match=r"^key\(\) of handler 'mine' failed at offset 0 of t/0-0 \(BaseExc"):
+        await staged(Panicking(), clock, [], lanes=2).handle(make_batch(b"1"))
+
 
 async def test_tombstones_have_no_value(clock: Any) -> None:
     data = encode_record_batch([b"1", None, b"x"], keys=[b"k", b"gone", None], base_offset=7)
@@ -225,11 +232,14 @@ async def test_large_messages_count_by_their_bytes(
     assert [len(call) for call in inner.calls] == [2, 2, 1]
 
 
-async def test_decoder_that_exits_fails_its_message(make_batch: MakeBatch, clock: Any) -> None:
+@pytest.mark.parametrize("error", [SystemExit, BaseException])
+async def test_decoder_that_exits_or_panics_fails_its_message(
+    make_batch: MakeBatch, clock: Any, error: type[BaseException]
+) -> None:
     def exits(message: Message) -> None:
-        raise SystemExit(0)
+        raise error
 
-    with pytest.raises(HandlerFailedError, match="SystemExit"):
+    with pytest.raises(HandlerFailedError, match=error.__name__):
         await staged(Values(), clock, [], decoder=exits).handle(make_batch(b"1"))
 
 

@@ -81,6 +81,9 @@ def nothing():
 def exits(code=0):
     raise SystemExit(code)
 
+def panics():
+    raise BaseException("no")
+
 def broken():
     raise OSError(2, "No such file or directory", "/nowhere")
 
@@ -171,6 +174,8 @@ def test_reports_modules_that_cannot_be_imported(plugin: Callable[[str, str], No
     assert "importing 'bad_syntax' failed: SyntaxError" in refused("bad_syntax:f")
     plugin("exits", "import sys\nsys.exit('go away')\n")
     assert "importing 'exits' failed: SystemExit: go away" in refused("exits:f")
+    plugin("panics", "raise BaseException('at once')\n")
+    assert "importing 'panics' failed: BaseException: at once." in refused("panics:f")
     plugin("raises", "raise RuntimeError('two\\nlines')\n")
     assert "RuntimeError: two lines" in refused("raises:f")
 
@@ -187,6 +192,44 @@ def test_rejects_objects_that_are_not_handlers(plugin: object) -> None:
     assert "`stop` must be an `async def`" in refused("plug_in:HalfBlocking", {"times": 1})
 
 
+@pytest.mark.parametrize(
+    ("signature", "words"),
+    [
+        ("async def handle(self): ...", "method `handle` must take one argument: too many positional arguments."),
+        (
+            "async def handle(self, batch, more): ...",
+            "method `handle` must take one argument: missing a required argument: 'more'.",
+        ),
+        (
+            "@message_handler\n    def handle(self, message, more): ...",
+            "method `handle` must take one argument: missing a required argument: 'more'.",
+        ),
+        (
+            "async def handle(self, batch): ...\n    async def start(self): ...",
+            "method `start` must take one argument: too many positional arguments.",
+        ),
+        (
+            "async def handle(self, batch): ...\n    async def stop(self, why): ...",
+            "method `stop` must take no argument: missing a required argument: 'why'.",
+        ),
+    ],
+)
+def test_rejects_methods_that_cannot_be_called(plugin: Callable[[str, str], None], signature: str, words: str) -> None:
+    plugin("odd", f"from consumerd.handlers import message_handler\nclass Odd:\n    {signature}\n")
+    assert words in refused("odd:Odd")
+    plugin("fits", "class Fits:\n    async def handle(self, *batches, times=1): ...\n")
+    load_handler("fits:Fits")
+
+
+def test_rejects_functions_that_cannot_be_called(plugin: Callable[[str, str], None]) -> None:
+    plugin(
+        "odd_functions",
+        "from consumerd.handlers import message_handler\nasync def none(): ...\n@message_handler\ndef two(a, b): ...\n",
+    )
+    assert "'odd_functions:none' must take one argument: too many" in refused("odd_functions:none")
+    assert "must take one argument: missing a required argument: 'b'" in refused("odd_functions:two")
+
+
 def test_checks_options_before_and_in_the_factory(plugin: object) -> None:
     assert "has no option 'tims', did you mean 'times'? There are times, word." in refused("plug_in:Plain", {"tims": 1})
     assert "requires the option 'times'" in refused("plug_in:Plain")
@@ -195,6 +238,7 @@ def test_checks_options_before_and_in_the_factory(plugin: object) -> None:
     assert "is a plain function: one that takes batches must be an `async def`" in refused("plug_in:plain")
     assert "is a plain function" in refused("plug_in:lambda_")
     assert "'plug_in:exits' called sys.exit(0) in its constructor." in refused("plug_in:exits")
+    assert "'plug_in:panics' cannot be created: BaseException: no." in refused("plug_in:panics")
     assert "takes no options" in refused("plug_in:batches", {"a": 1})
     assert "takes no options" in refused("plug_in:instance", {"a": 1})
     assert "takes no options" in refused("plug_in:messages", {"a": 1})

@@ -536,6 +536,36 @@ async def test_treats_sys_exit_as_a_failure(make_batch: MakeBatch, clock: Any) -
         await handler.stop()
 
 
+class PanicError(BaseException):
+    """As a library written in Rust raises one."""
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0])
+@pytest.mark.parametrize("panic", [PanicError("broken"), BaseExceptionGroup("several", [PanicError()])])
+async def test_treats_what_is_not_an_exception_as_a_failure(
+    make_batch: MakeBatch, clock: Any, panic: BaseException, timeout: float | None
+) -> None:
+    inner, kept = Scripted(panic, panic, None), Memory()
+    handler = wrapped(inner, clock, max_attempts=2, on_failure="dead_letter", dead_letters=kept, timeout=timeout)
+    with capture_logs():
+        for number in range(2):
+            await handler.handle(make_batch(b"%d" % number))
+    assert [letter.message.payload for letter in kept.letters] == [b"0"]
+    assert str(kept.letters[0].error).startswith(f"it raised {type(panic).__name__}")
+    assert kept.letters[0].error.__cause__ is panic
+    with pytest.raises(HandlerFailedError, match=r"cannot be started: .*it raised PanicError: no"), capture_logs():
+        await wrapped(Lifelike([PanicError("no")] * 9), clock).start(HandlerContext("g", "c", clock))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), GeneratorExit()])
+async def test_passes_on_what_ends_the_process_or_the_coroutine(
+    make_batch: MakeBatch, clock: Any, error: BaseException
+) -> None:
+    handling = wrapped(Scripted(error), clock).handle(make_batch(b"a"))
+    with pytest.raises(type(error)):
+        handling.send(None)  # not in a task, which would end the loop
+
+
 def test_dead_letters_require_their_policy(clock: Any) -> None:
     for arguments in ({"on_failure": "dead_letter"}, {"dead_letters": Memory()}):
         with pytest.raises(ValueError, match="go together"):

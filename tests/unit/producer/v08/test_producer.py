@@ -764,6 +764,9 @@ async def test_divides_a_batch_that_the_topic_does_not_take_and_makes_later_ones
         assert [(each["messages"], each["partition"]) for each in logs if each["event"] == "produce_failed"] == [
             (1, "t/1")
         ]
+        divided = [each["bytes"] for each in logs if each["event"] == "batch_divided"]
+        assert divided == sorted(divided, reverse=True)
+        assert len(divided) <= 6  # once for each smaller size
         with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
             await deliveries.pop(150)
         sent.pop(150)
