@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import structlog
 
@@ -28,6 +28,9 @@ from consumerd.wire.v08.records import Headers
 log = structlog.get_logger(__name__)
 
 DEFAULT_ENCODER = DefaultEncoder()
+#: The timestamp of a message without one, and the largest number.
+_NO_TIME: Final = -1
+_LAST_TIME: Final = (1 << 63) - 1
 
 
 class ClusterProducer:
@@ -83,6 +86,8 @@ class ClusterProducer:
     async def _taken(self, data: ProducerData) -> list[Deliveries]:
         topic, payloads, key, partition = data.topic, data.payloads, data.key, data.partition
         headers, timestamp = data.headers, data.timestamp
+        if headers or timestamp is not None:
+            headers = _checked(headers, timestamp)
         filled = encode_all(self.encoder, [payload for payload in payloads if payload is not None])
         values: list[bytes | None] = [*filled]
         if len(values) != len(payloads):
@@ -186,6 +191,21 @@ class ClusterTransaction:
         await self._take(ProducerData(topic, payloads, key, partition, headers, timestamp))
 
 
+def _checked(headers: Headers, timestamp: int | None) -> Headers:
+    """The headers, as a value that can be read twice. Raises EncodingError for what no message can hold."""
+    if timestamp is not None and (not isinstance(timestamp, int) or not _NO_TIME <= timestamp <= _LAST_TIME):
+        raise EncodingError(f"a timestamp must be a number of milliseconds since 1970, not {timestamp!r}.")
+    pairs = tuple(headers)
+    for pair in pairs:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise EncodingError(f"a header must be a pair of name and value, not {pair!r}.")
+        name, value = pair
+        if not isinstance(name, str) or not (value is None or isinstance(value, (bytes, bytearray, memoryview))):
+            raise EncodingError(f"a header must have a text as its name, and bytes or None as its value, not {pair!r}.")
+        _encoded_key(name)
+    return pairs
+
+
 def _encoded_key(key: Hashable) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
@@ -193,5 +213,5 @@ def _encoded_key(key: Hashable) -> bytes | None:
         try:
             return key.encode()
         except UnicodeEncodeError as error:
-            raise EncodingError(f"a key cannot be encoded as UTF-8: {error.reason}.") from error
+            raise EncodingError(f"a key or the name of a header cannot be encoded as UTF-8: {error.reason}.") from error
     raise EncodingError(f"a key must be text or bytes, not {type(key).__name__}.")

@@ -151,6 +151,8 @@ class ConsumerConnector:
         """
         if not topics:
             raise ConfigError("at least one topic is required.")
+        if not isinstance(topics, Mapping) or not all(isinstance(topic, str) for topic in topics):
+            raise ConfigError(f'topics must be names with numbers of streams, as {{"orders": 1}}, not {topics!r}.')
         try:
             for topic in topics:
                 validate_topic(topic)
@@ -168,6 +170,8 @@ class ConsumerConnector:
 
         Each stream may bring messages of several topics. Otherwise as `create_message_streams`.
         """
+        if not isinstance(topic_filter, TopicFilter):
+            raise ConfigError(f"the filter must be a Whitelist or a Blacklist, not {topic_filter!r}.")
         try:
             if self._config.broker_filter and topic_filter.kind is FilterKind.WHITELIST:
                 topic_filter.require_re2()

@@ -15,7 +15,7 @@ from consumerd.member.consumer.errors import NotAssignedError
 from consumerd.member.consumer.partitions import OwnedPartitions
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.offsets.store import OffsetStore
-from consumerd.wire.v07 import LATEST
+from consumerd.wire.v07 import EARLIEST, LATEST
 
 
 class PartitionControls:
@@ -62,8 +62,11 @@ class PartitionControls:
         """Continue at `offset`, or at EARLIEST or LATEST; return the offset, which is the position from now on.
 
         Offsets are not checked: they must be boundaries of messages (`next_offset`), and one that the broker does not
-        have leads to what `out_of_range` says. Raises BrokerError when EARLIEST or LATEST cannot be looked up.
+        have leads to what `out_of_range` says. Raises ValueError for what is not an offset, and BrokerError when
+        EARLIEST or LATEST cannot be looked up.
         """
+        if not isinstance(offset, int) or offset < EARLIEST:
+            raise ValueError(f"an offset must be a number from 0 on, EARLIEST or LATEST, not {offset!r}")
         self.position(partition)
         if offset < 0:
             (offset,) = await self.offsets_before(partition, offset, 1)

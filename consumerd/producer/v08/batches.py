@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, overload
 
+from consumerd.base.errors import reason_of
 from consumerd.base.native import NativeFilling
 from consumerd.base.native import codec as native_codec
 from consumerd.base.partition import TopicPartition
@@ -208,19 +209,24 @@ class ProducerBatch:
     def encode(self, magic: int, codec: RecordCodec, around: Surroundings | None = None) -> bytes:
         """The record set, in the request `around` it if there is one (magic 2).
 
-        Raises EncodeError for fields that the format cannot hold.
+        Raises EncodeError for fields that the format cannot hold, or that are of another type than they must be.
         """
         if self.keys is not None:
             self.keys += [None] * (len(self.values) - len(self.keys))
-        if magic == 2:
-            return encode_record_batch(
-                self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,
-                producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.sequence,
-                transactional=self.transactional, around=around,
-            )  # fmt: skip
-        if self.headers:
-            raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")
-        return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=self.timestamps)
+        try:
+            if magic == 2:
+                return encode_record_batch(
+                    self.values, codec=codec, keys=self.keys, timestamps=self.timestamps, headers=self.headers,
+                    producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.sequence,
+                    transactional=self.transactional, around=around,
+                )  # fmt: skip
+            if self.headers:
+                raise EncodeError("brokers before 0.11 do not support headers: remove them, or use newer brokers")
+            return encode_message_set(self.values, magic=magic, codec=codec, keys=self.keys, timestamps=self.timestamps)
+        except EncodeError:
+            raise
+        except Exception as error:  # `send` does not look at each type, and others' messages are not to fail with this
+            raise EncodeError(f"a key, value, header or timestamp is invalid ({reason_of(error)})") from error
 
     def divide(self) -> tuple[ProducerBatch, ProducerBatch]:
         """The halves that are sent in its place. They are not numbered."""

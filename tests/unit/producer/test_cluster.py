@@ -67,15 +67,29 @@ async def test_send_stores_keys_headers_and_timestamps_before_it_returns() -> No
         for payload, key, words in (
             (5, None, "a message must be bytes or text, not int"),
             (b"x", 5, "a key must be text or bytes, not int"),
-            (b"x", "\ud800", "a key cannot be encoded as UTF-8"),
+            (b"x", "\ud800", "a key or the name of a header cannot be encoded as UTF-8"),
         ):
             with pytest.raises(EncodingError, match=words):
                 await ours.send("t", [payload], key=key)
+        invalid: list[dict[str, Any]] = [
+            {"timestamp": "now"},
+            {"timestamp": 1 << 63},
+            {"timestamp": -2},
+            {"headers": {"a": b"b"}},
+            {"headers": [("a", "b")]},
+            {"headers": [(b"a", b"b")]},
+            {"headers": [("\ud800", b"b")]},
+            {"headers": [("a", b"b", b"c")]},
+        ]
+        for fields in invalid:
+            with pytest.raises(EncodingError, match=r"^a (timestamp must be|header must|key or the name of a header)"):
+                await ours.send("t", [b"x"], **fields)
         with pytest.raises(TypeError, match="brackets"):
             await ours.send("t", b"x")
         assert sum(map(len, cluster.log.values())) == 6
-        await ours.send("t", [b"x"], key=b"\xff", partition=0)
-        assert cluster.log[0][-1].key == b"\xff"
+        pairs: Any = (pair for pair in (("h", b"v"), ("n", None)))
+        await ours.send("t", [b"x"], key=b"\xff", partition=0, headers=pairs)
+        assert (cluster.log[0][-1].key, cluster.log[0][-1].headers) == (b"\xff", (("h", b"v"), ("n", None)))
 
 
 async def test_partitioner_chooses_among_the_partitions_of_the_topic() -> None:

@@ -122,6 +122,11 @@ async def test_seeks_to_offsets_and_to_the_end() -> None:
     for partition in (B, C, OTHER):
         with pytest.raises(NotAssignedError):
             await controls.seek(partition, 5)
+    invalid: Any
+    for invalid in (-3, 5.5, "5", None):
+        with pytest.raises(ValueError, match="an offset must be a number from 0 on, EARLIEST or LATEST, not"):
+            await controls.seek(A, invalid)
+    assert partitions.positions[A] == 120
 
 
 async def test_names_a_broker_without_offsets() -> None:

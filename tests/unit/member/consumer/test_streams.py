@@ -208,6 +208,13 @@ async def test_rejects_second_streams_and_use_after_shutdown(group: Any) -> None
         for topic in ("a/b", "t" * 256):
             with pytest.raises(ConfigError):
                 await made.create_message_streams({topic: 1})
+        names: Any
+        for names in ("t", ["t"], {1: 1}):
+            with pytest.raises(ConfigError, match="topics must be names with numbers of streams"):
+                await made.create_message_streams(names)
+        pattern: Any = "t.*"
+        with pytest.raises(ConfigError, match="must be a Whitelist or a Blacklist, not 't"):
+            await made.create_message_streams_by_filter(pattern)
         with pytest.raises(ConfigError, match="expected 1 to"):
             await made.create_message_streams_by_filter(Whitelist("t"), 0)
         (stream,) = (await made.create_message_streams({"t": 1}))["t"]

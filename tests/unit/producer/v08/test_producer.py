@@ -729,6 +729,25 @@ async def test_messages_that_waited_go_to_the_partition_that_is_filled_then() ->
         assert {delivery.batch.partition.partition for delivery in deliveries} == set(range(PARTITIONS))
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"headers": (("h", "text"),)}, {"headers": (("\ud800", b""),)}, {"timestamp": 1 << 70}, {"value": "text"}],
+)
+async def test_message_of_a_wrong_type_fails_without_the_producer(fields: dict[str, Any]) -> None:
+    cluster = MemoryCluster()
+    async with producer(cluster, linger=3600) as ours:
+        invalid = await ours.send("t", **{"value": b"x", "partition": 0, **fields})
+        other = await ours.send("t", b"other", partition=1)
+        with capture_logs():
+            await ours.flush()
+        with pytest.raises(BrokerError, match="a batch of t/0 cannot be sent: "):
+            await invalid
+        assert (await other).offset == 0
+        later = await ours.send("t", b"later", partition=0)
+        await ours.flush()
+        assert (await later).offset == 0
+
+
 class SmallTopic(MemoryCluster):
     """A cluster that refuses batches of more than 1000 bytes of keys and values."""
 
