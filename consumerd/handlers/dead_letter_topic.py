@@ -23,7 +23,7 @@ from consumerd.base.partition import NO_BROKER
 from consumerd.base.ports import Clock
 from consumerd.handlers.contents import known_timestamp
 from consumerd.handlers.dead_letters import PREFIX, DeadLetters, Letter, encode_letter
-from consumerd.producer import ProducerData
+from consumerd.producer import ClusterProducer, ProducerData
 from consumerd.producer.v08.delivery import is_too_large
 
 log = structlog.get_logger(__name__)
@@ -92,14 +92,12 @@ class TopicDeadLetters(DeadLetters):
 
     async def write(self, letters: Sequence[Letter]) -> None:
         """Send `letters`; nothing of them is on its way any more when this ends."""
-        if await self._sent(letters):
-            return
-        for letter in letters:
+        for letter in await self._too_large(letters):
             versions = letter.shorter()
             if len(letters) == 1:
                 next(versions)  # which was too large
             for shorter in versions:
-                if await self._sent([shorter]):
+                if not await self._too_large([shorter]):
                     break
             else:
                 await self._put_beside(letter)
@@ -121,17 +119,22 @@ class TopicDeadLetters(DeadLetters):
             reason="the letter is too large for the topic (max.message.bytes)",
         )
 
-    async def _sent(self, letters: Sequence[Letter]) -> bool:
-        """Send letters; return False if they are too large for the topic. Raises HandlerFailedError."""
+    async def _too_large(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Send letters; return those that are not stored, because they are too large for the topic together or alone.
+
+        Raises HandlerFailedError.
+        """
         opened = self._producer
         if opened is None:
             raise HandlerFailedError(f"dead letters for {self._topic} cannot be sent: the producer is not started.")
         make = self._as_message if opened.headers and not self._as_json else self._as_line
+        data = [make(letter, keyed=opened.headers) for letter in letters]
         try:
-            await opened.producer.send_all([make(letter, keyed=opened.headers) for letter in letters])
+            errors = await _send_each(opened.producer, data)
+            for error in errors:
+                if error is not None and not is_too_large(error):
+                    raise error
         except ConsumerdError as error:
-            if is_too_large(error):
-                return False
             reason = reason_of(error)
             remedy = ' Set handler.dead_letter_as = "json".' if "not support headers" in reason else ""
             if self._key == RETRY_TOPIC and remedy:
@@ -141,7 +144,7 @@ class TopicDeadLetters(DeadLetters):
                 f"cannot write to the {kind} topic {self._topic}: {reason}; "
                 f"the messages are not committed and are delivered again after a restart.{remedy}"
             ) from error
-        return True
+        return [letter for letter, error in zip(letters, errors, strict=True) if error is not None]
 
     def _as_line(self, letter: Letter, *, keyed: bool) -> ProducerData:
         key = letter.message.key if keyed else None
@@ -155,6 +158,19 @@ class TopicDeadLetters(DeadLetters):
             *_headers(letter, self._clock.wall() if letter.failed_at is None else letter.failed_at),
         )
         return ProducerData(self._topic, [message.payload], message.key, None, headers, timestamp)
+
+
+async def _send_each(producer: LetterProducer, data: Sequence[ProducerData]) -> Sequence[ConsumerdError | None]:
+    """The errors of `data`, which are sent; None for what is stored. Raises those of none of them."""
+    if isinstance(producer, ClusterProducer):
+        return await producer.send_each(data)
+    try:
+        await producer.send_all(data)
+    except ConsumerdError as error:
+        if not is_too_large(error):
+            raise
+        return [error] * len(data)  # which a producer of 0.7 finds before it sends anything
+    return [None] * len(data)
 
 
 def _headers(letter: Letter, failed_at: float) -> list[tuple[str, bytes | None]]:

@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 
 import structlog
 
-from consumerd.base.errors import reason_of
+from consumerd.base.errors import ConsumerdError, reason_of
 from consumerd.producer.encoders import DefaultEncoder, Encoder, encode_all
-from consumerd.producer.errors import EncodingError, NotSentError
+from consumerd.producer.errors import EncodingError, MessageSizeTooLargeError, NotSentError
 from consumerd.producer.partitioners import Partitioner, checked_index
 from consumerd.producer.v07.data import ProducerData
 from consumerd.producer.v08.batches import BatchRange, Deliveries, ProducerBatch
@@ -82,6 +82,30 @@ class ClusterProducer:
             deliveries += await self._taken(item)
         for each in deliveries:
             await each.confirm()
+
+    async def send_each(self, data: Sequence[ProducerData]) -> list[ConsumerdError | None]:
+        """Send several as `send_all` in the foreground; return for each the error with which it failed.
+
+        Nothing is on its way any more when this returns. Raises what is not about one of them, as `send`.
+        """
+        taken: list[list[Deliveries] | MessageSizeTooLargeError] = []
+        for item in data:
+            try:
+                taken.append(await self._taken(item))
+            except MessageSizeTooLargeError as error:
+                taken.append(error)
+        outcomes: list[ConsumerdError | None] = []
+        for each in taken:
+            try:
+                if isinstance(each, MessageSizeTooLargeError):
+                    raise each
+                for deliveries in each:
+                    await deliveries.confirm()
+            except ConsumerdError as error:
+                outcomes.append(error)
+            else:
+                outcomes.append(None)
+        return outcomes
 
     async def _taken(self, data: ProducerData) -> list[Deliveries]:
         topic, payloads, key, partition = data.topic, data.payloads, data.key, data.partition

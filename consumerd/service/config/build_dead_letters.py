@@ -183,6 +183,7 @@ async def _v08(
     config: Config, addresses: list[tuple[str, int]], stack: AsyncExitStack, clock: Clock, rng: Random
 ) -> _Opened:
     client = await opened_client(config, addresses, stack, clock, rng)
-    producer = V08Producer(client, V08ProducerSettings(), clock=clock, rng=rng)
+    # What does not fit is not stored behind other letters: a shorter one takes its place.
+    producer = V08Producer(client, V08ProducerSettings(), clock=clock, rng=rng, divides=False)
     opened = await stack.enter_async_context(ClusterProducer(producer))
     return _Opened(opened, headers=True, v08=producer, client=client)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from consumerd.base.clock import SystemClock
 from consumerd.base.errors import BrokerError, ConfigError, HandlerFailedError, NotFoundError
 from consumerd.base.files import OsSystemCalls
 from consumerd.base.partition import UNKNOWN_LOG, LogId, TopicPartition
@@ -27,11 +29,13 @@ from consumerd.handlers.tracebacks import MAX_TRACEBACK
 from consumerd.net.client.cluster import ClusterClient
 from consumerd.net.client.errors import error_of
 from consumerd.net.client.topic_configs import message_limits
-from consumerd.producer import MessageSizeTooLargeError, ProducerData, V08Producer
+from consumerd.producer import ClusterProducer, MessageSizeTooLargeError, ProducerData, V08Producer
+from consumerd.producer.v08.routing import key_partition
 from consumerd.service.config.build import place_beside
 from consumerd.service.config.build_dead_letters import compare_limits, require_topic
 from consumerd.service.config.model import parse
 from tests.support.dead_letters import read_letters
+from tests.unit.producer.v08.test_producer import SmallTopic
 
 MakeBatch = Callable[..., Batch]
 
@@ -400,6 +404,34 @@ async def test_a_letter_that_is_too_large_tells_less_and_goes_to_a_file_in_the_e
             assert line.letter is not None
             assert (line.letter.message, line.letter.error, line.letter.traceback) == (KEYED, "e" * 1000, "f" * 500)
             assert [(each["event"], each["place"]) for each in logs] == [("dead_letter_beside_topic", str(beside))]
+
+
+async def test_letters_beside_one_that_is_too_large_are_stored_once(tmp_path: Path, clock: Any) -> None:
+    cluster = SmallTopic()
+    keys = next([b"a", other] for other in (b"b", b"c", b"d") if key_partition(other, 3) != key_partition(b"a", 3))
+    messages = [
+        KEYED._replace(offset=number, key=keys[number % 2], payload=b"%d" % number * (1000 if number == 4 else 1))
+        for number in range(12)
+    ]
+    letters: Any = [Letter(each, ValueError("no"), 3) for each in messages]  # type: ignore[arg-type]
+    v08 = V08Producer(cast("ClusterClient", cluster), clock=SystemClock(), rng=random.Random(1), divides=False)
+    beside = FileDeadLetters(tmp_path / "beside.ndjson", clock=clock)
+    async with ClusterProducer(v08) as producer:
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Any]:
+            yield SimpleNamespace(producer=producer, headers=True)
+
+        place = TopicDeadLetters("t", opened, clock=clock, beside=beside)
+        await place.start()
+        with capture_logs():
+            await place.write(letters)
+        await place.stop()
+    stored = sorted(int(each.payload or b"") for log in cluster.log.values() for each in log)
+    assert stored == [number for number in range(12) if number != 4]
+    (line,) = read_letters(tmp_path / "beside.ndjson")
+    assert line.letter is not None
+    assert line.letter.message.offset == 4
 
 
 async def test_a_letter_that_is_too_large_stops_the_daemon_where_no_file_takes_it(tmp_path: Path, clock: Any) -> None:

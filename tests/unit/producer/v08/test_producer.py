@@ -756,13 +756,20 @@ class SmallTopic(MemoryCluster):
         self.refused = 0
 
     async def call(self, api: Any, body: dict[str, Any], **options: Any) -> dict[str, Any]:
-        (part,) = request_body(api, body)["topic_data"][0]["partition_data"]
-        records = decode_records(part["records"], 0).messages()
-        if sum(len(each.payload or b"") + len(each.key or b"") for each in records) <= 1000:
-            return await super().call(api, body, **options)
-        self.refused += 1
-        answer = {"index": part["index"], "error_code": ErrorCode.MESSAGE_TOO_LARGE, "base_offset": -1}
-        return {"responses": [{"name": "t", "partition_responses": [answer]}]}
+        body = request_body(api, body)
+        (topic,) = body["topic_data"]
+        refused = [part for part in topic["partition_data"] if self._size(part["records"]) > 1000]
+        self.refused += len(refused)
+        topic["partition_data"] = [part for part in topic["partition_data"] if part not in refused]
+        answer = await super().call(api, body, **options)
+        answer["responses"][0]["partition_responses"] += [
+            {"index": part["index"], "error_code": ErrorCode.MESSAGE_TOO_LARGE, "base_offset": -1} for part in refused
+        ]
+        return answer
+
+    @staticmethod
+    def _size(records: Any) -> int:
+        return sum(len(each.payload or b"") + len(each.key or b"") for each in decode_records(records, 0).messages())
 
 
 async def test_divides_a_batch_that_the_topic_does_not_take_and_makes_later_ones_smaller() -> None:
