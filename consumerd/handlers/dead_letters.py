@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from consumerd.base.partition import NO_BROKER, UNKNOWN_LOG, LogId, TopicPartition
 from consumerd.handlers.messages import Identity, KeyedMessage, Message
-from consumerd.handlers.tracebacks import MAX_TRACEBACK
+from consumerd.handlers.tracebacks import MAX_TRACEBACK, text_of
 
 #: Characters of an error's text that are kept, and of one in a letter that is too large for its place.
 MAX_ERROR: Final = 4000
@@ -57,7 +57,7 @@ class Letter:
         if self.traceback:
             yield replace(self, traceback="")
         for most in (_SHORT_ERROR, 0):
-            if len(str(self.error)) > most:
+            if len(text_of(self.error)) > most:
                 yield replace(self, traceback="", max_error=most)
 
     def told_log(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Letter:
 
     def told_error(self) -> dict[str, str]:
         """Return what is recorded of the error, by name."""
-        reported = {"error_type": type(self.error).__qualname__, "error": str(self.error)[: self.max_error]}
+        reported = {"error_type": type(self.error).__qualname__, "error": text_of(self.error)[: self.max_error]}
         return reported | ({"traceback": self.traceback} if self.traceback else {})
 
 

@@ -14,6 +14,7 @@ from traceback import walk_tb
 from types import CodeType
 from typing import Final
 
+from consumerd.base.errors import leaves
 from consumerd.base.frames import OURS, installed_package, is_of_python, is_ours
 
 #: Code, and the number of its line.
@@ -38,9 +39,20 @@ _CALLERS: Final = frozenset(
 )
 
 
+def text_of(error: BaseException) -> str:
+    """The text of an error; of a group, which says only how many there are in it, its first one and how many more."""
+    if not isinstance(error, BaseExceptionGroup):
+        try:
+            return str(error)
+        except Exception as failure:  # the handler's own class
+            return f"its text cannot be read, str() raised {type(failure).__name__}"
+    first, *others = leaves(error)
+    return f"{brief(first)}{f', and {len(others)} more' if others else ''}"
+
+
 def brief(error: BaseException) -> str:
     """An error on one line, with its type."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -25,7 +25,7 @@ from consumerd.handlers import (
     retrying,
 )
 from consumerd.handlers.processes import ProcessHandler
-from consumerd.handlers.tracebacks import MAX_TRACEBACK, short_traceback
+from consumerd.handlers.tracebacks import MAX_TRACEBACK, brief, short_traceback, text_of
 
 MakeBatch = Callable[..., Batch]
 
@@ -49,6 +49,36 @@ class App:
 
     async def wait(self) -> None:
         await asyncio.sleep(60)
+
+
+class UnreadableError(Exception):
+    """One that cannot be printed."""
+
+    def __str__(self) -> str:
+        return self.args[7]  # type: ignore[no-any-return]
+
+
+def test_text_of_a_group_is_that_of_its_first_error() -> None:
+    inner = ExceptionGroup("unhandled errors in a TaskGroup", [KeyError("id"), OSError("gone")])
+    group = ExceptionGroup("unhandled errors in a TaskGroup", [inner, ValueError("late")])
+    assert brief(group) == "ExceptionGroup: KeyError: 'id', and 2 more"
+    assert text_of(ExceptionGroup("", [ValueError("the row has no id")])) == "ValueError: the row has no id"
+
+
+async def test_error_that_cannot_be_printed_is_a_failure_as_others(
+    make_batch: MakeBatch, clock: Any, tmp_path: Path
+) -> None:
+    async def handle(batch: Batch) -> None:
+        raise UnreadableError
+
+    letters = FileDeadLetters(tmp_path / "dead.ndjson", clock=clock)
+    policy = RetryPolicy(max_attempts=2, on_failure="dead_letter")
+    handler = retrying(make_handler(handle), policy, clock=clock, rng=random.Random(1), dead_letters=letters)
+    with capture_logs() as logs:
+        await handler.handle(make_batch(b"a"))
+    said = "its text cannot be read, str() raised IndexError"
+    assert {each["reason"] for each in logs} == {f"UnreadableError: {said}"}
+    assert json.loads((tmp_path / "dead.ndjson").read_text())["error"] == said
 
 
 def caught(call: Callable[[], Any]) -> Exception:
