@@ -54,8 +54,10 @@ _MAGIC_1: Final = 2
 #: The first version in which a broker takes zstd.
 _ZSTD: Final = 7
 _MAX_SEQUENCE: Final = (1 << 31) - 1
-#: A broker looks at the size before it appends anything.
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+#: Refusals of a batch that is in no log: a broker looks at the size before it appends anything, and of a topic that is
+#: deleted there is none.
+_NOT_STORED: Final = TOO_LARGE | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 _NUMBERS_REFUSED: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 #: Bytes from which on compressing is left to a thread: about a millisecond of work. For less, handing over costs more.
 _THREAD_BYTES: Final = {
@@ -242,7 +244,7 @@ class ProduceRequests:
                 outcomes[partition] = BatchOutcome(self._renumber(queue, part["error_code"]), retry=True)
             else:
                 outcomes[partition] = self._outcome(partition, part)
-                if partition in fresh and part["error_code"] in TOO_LARGE:
+                if partition in fresh and part["error_code"] in _NOT_STORED:
                     queue.sealed[0].sent = False
         return outcomes
 

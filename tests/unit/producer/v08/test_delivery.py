@@ -6,7 +6,7 @@ import asyncio
 import random
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -63,6 +63,9 @@ class CountingBroker(OneBroker):
         self.after(api)
         return answer
 
+    def stale(self, topics: Iterable[str]) -> None:
+        """The leaders stay."""
+
     def _producer_id(self, error: int | None) -> dict[str, Any]:
         self.ids += not error
         return {"error_code": error or 0, "producer_id": -1 if error else self.ids, "producer_epoch": 0}
@@ -118,6 +121,23 @@ async def test_renumbers_a_refused_batch_that_was_never_stored(how: str) -> None
         for number in range(6):
             await (await ours.send("t", b"%d" % number))
     assert broker.log == [b"%d" % number for number in range(6)]
+    assert broker.ids == 2
+
+
+async def test_renumbers_a_batch_that_waited_for_its_topic_to_be_created_again() -> None:
+    """A broker before 2.4 does not know the producer in the new topic."""
+    broker = CountingBroker()
+
+    def delete() -> int:
+        broker.expected.clear()
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    broker.before = once(delete, PRODUCE, 2)
+    async with producer(broker) as ours:
+        for number in range(3):
+            with capture_logs():
+                await (await ours.send("t", b"%d" % number))
+    assert broker.log == [b"%d" % number for number in range(3)]
     assert broker.ids == 2
 
 
