@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from consumerd.service.config.model import parse
 from tests.integration.conftest import consumerd
 from tests.interop.test_forward import held
 from tests.support.dead_letters import read_letters
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -44,12 +46,19 @@ async def test_letters_are_confirmed_messages(
     letters = place(broker, zk_root if by_zookeeper else None)
     await letters.start()
     await letters.write([LETTER])
-    await letters.stop()
     async with cluster_client(broker) as client:
         (record,) = (record for partition in await held(client, "dead") for record in partition)
     assert (record.payload, record.key, record.timestamp) == (b"v", b"k", 1_700_000_000_123)
     assert dict(record.headers)["consumerd.dead_letter.error"] == b"no"
     assert dict(record.headers)["consumerd.dead_letter.offset"] == b"7"
+    broker.kill()
+    with capture_logs() as logs:
+        writing = asyncio.create_task(letters.write([LETTER]))
+        await until(lambda: "produce_retried" in [each["event"] for each in logs])
+    writing.cancel()
+    await asyncio.wait([writing])
+    async with asyncio.timeout(10):  # the letter is not waited for: its message is not committed
+        await letters.stop()
 
 
 async def test_brokers_without_headers_get_json_and_refuse_the_rest(kafka: Any, cluster_client: Any) -> None:

@@ -185,5 +185,7 @@ async def _v08(
     client = await opened_client(config, addresses, stack, clock, rng)
     # What does not fit is not stored behind other letters: a shorter one takes its place.
     producer = V08Producer(client, V08ProducerSettings(), clock=clock, rng=rng, divides=False)
-    opened = await stack.enter_async_context(ClusterProducer(producer))
-    return _Opened(opened, headers=True, v08=producer, client=client)
+    await producer.start()
+    # Each letter was awaited. One whose wait was cancelled is written again, as its message is not committed.
+    stack.push_async_callback(producer.abort)
+    return _Opened(ClusterProducer(producer), headers=True, v08=producer, client=client)
