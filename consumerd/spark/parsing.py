@@ -25,7 +25,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 from consumerd.base.errors import ConfigError
 from consumerd.spark.lake import casts, decode
 from consumerd.spark.lake.casts import zone_of
-from consumerd.spark.lake.decode import MessageFormat
+from consumerd.spark.lake.decode import MessageFormat, declared_column
 from consumerd.spark.source.columns import CORRUPT
 from consumerd.spark.spec_check import avro_text
 
@@ -45,7 +45,10 @@ _BROKEN: Final = "__broken"
 
 
 def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
-    """`frame` (columns of bronze) with the declared fields and `reason` added. Raises ConfigError."""
+    """`frame` (columns of bronze) with the declared fields, as `declared_fields` has them, and `reason` added.
+
+    Raises ConfigError.
+    """
     if spec.parse == "schema_registry":
         return _registered(frame, spec)
     reading = _READERS[spec.parse](frame, spec)
@@ -60,7 +63,13 @@ def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
             reasons.append(F.when(raw.isNotNull() & values[name].isNull(), F.lit(said)))
         if kind.required or name == spec.event_time:
             reasons.append(F.when(raw.isNull(), F.lit(f"{name} is missing")))
-    return reading.frame.withColumns({**values, REASON: F.coalesce(*reasons)}).drop(_PARSED)
+    columns = {declared_column(name): value for name, value in values.items()}
+    return reading.frame.withColumns({**columns, REASON: F.coalesce(*reasons)}).drop(_PARSED)
+
+
+def declared_fields(spec: RefineSpec) -> list[Column]:
+    """The declared fields of what `parse` returns, by their names."""
+    return [F.col(declared_column(name)).alias(name) for name in spec.columns]
 
 
 def _registered(frame: DataFrame, spec: RefineSpec) -> DataFrame:
@@ -71,7 +80,7 @@ def _registered(frame: DataFrame, spec: RefineSpec) -> DataFrame:
         raise ConfigError(f'spark.sql.session.timeZone = {zone!r} is not a zone for parse = "schema_registry".')
     schema = frame.schema
     for name, field in spec.columns.items():
-        schema = StructType([*schema, StructField(name, DataType.fromDDL(field.parsed.ddl))])
+        schema = StructType([*schema, StructField(declared_column(name), DataType.fromDDL(field.parsed.ddl))])
     schema = StructType([*schema, StructField(REASON, StringType())])
     return frame.mapInArrow(partial(decode.with_decoded, messages=messages, zone=zone), schema)
 
@@ -116,14 +125,19 @@ class _Reading(NamedTuple):
 def _json(frame: DataFrame, spec: RefineSpec) -> _Reading:
     text = F.col("value").cast("string")
 
+    numbers = {name: f"f{number}" for number, name in enumerate(_sources(spec))}
+
     def read(*, nested: bool) -> Column:
         types = {
             field.source or name: field.parsed.ddl if field.parsed.is_nested and nested else "string"
             for name, field in spec.columns.items()
         }
-        columns = [f"{_quoted(name)}: {ddl}" for name, ddl in types.items()]
-        schema = f"r struct<{', '.join(columns)}>, {_BROKEN} string"
-        return F.from_json(wrapped, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN})
+        columns = ", ".join(f"{_quoted(name)}: {ddl}" for name, ddl in types.items())
+        schema = f"r struct<{columns}>, {_BROKEN} string"
+        found = F.from_json(wrapped, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN})
+        # By number, since Spark does not tell names apart that differ in case alone.
+        columns = ", ".join(f"{numbers[name]}: {ddl}" for name, ddl in types.items())
+        return found.cast(f"struct<r: struct<{columns}>, {_BROKEN}: string>")
 
     # Spark's reader takes the first value of a text and leaves out what follows; within an object nothing may follow.
     wrapped = F.concat(F.lit('{"r":'), text, F.lit("}"))
@@ -136,11 +150,16 @@ def _json(frame: DataFrame, spec: RefineSpec) -> _Reading:
         is_object = shallow.getField("r").isNotNull() & shallow.getField(_BROKEN).isNull()
         reasons.append(F.when(broken & is_object, F.lit(decode.NESTED)))
     reasons.append(F.when(broken, F.lit(decode.NOT_AN_OBJECT)))
-    return _Reading(frame.withColumn(_PARSED, read(nested=True)), _raw(record, spec), reasons)
+    return _Reading(frame.withColumn(_PARSED, read(nested=True)), _raw(record, spec, numbers), reasons)
 
 
-def _raw(record: Column, spec: RefineSpec) -> dict[str, Column]:
-    return {name: record.getField(field.source or name) for name, field in spec.columns.items()}
+def _sources(spec: RefineSpec) -> list[str]:
+    """The names that messages have for the declared fields, each once."""
+    return list(dict.fromkeys(field.source or name for name, field in spec.columns.items()))
+
+
+def _raw(record: Column, spec: RefineSpec, numbers: Mapping[str, str]) -> dict[str, Column]:
+    return {name: record.getField(numbers[field.source or name]) for name, field in spec.columns.items()}
 
 
 def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
@@ -149,7 +168,11 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
     assert spec.avro_schema is not None
     # Bytes that are not a record come out as one of nulls, and what follows a record is not looked at. Between two
     # things that are known neither can go unnoticed.
-    parts = [{"name": "head", "type": "int"}, {"name": "record", "type": json.loads(avro_text(spec.avro_schema))}]
+    record = json.loads(avro_text(spec.avro_schema))
+    numbers = {field["name"]: f"f{number}" for number, field in enumerate(record["fields"])}
+    # Names are not in the messages, and Spark does not tell those apart that differ in case alone.
+    record["fields"] = [{"name": numbers[each["name"]], "type": each["type"]} for each in record["fields"]]
+    parts = [{"name": "head", "type": "int"}, {"name": "record", "type": record}]
     parts.append({"name": "tail", "type": {"type": "fixed", "name": "consumerd_tail", "size": len(_TAIL)}})
     schema = json.dumps({"type": "record", "name": "consumerd_framed", "fields": parts})
     data: Column = F.col("value")
@@ -167,7 +190,7 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
     reasons.append(F.when(~whole, F.lit("the message is not a record of the Avro schema")))
     framed = F.concat(F.lit(_HEAD), data, F.lit(_TAIL))
     read = frame.withColumn(_PARSED, from_avro(framed, schema, {"mode": "PERMISSIVE"}))
-    return _Reading(read, _raw(found.getField("record"), spec), reasons)
+    return _Reading(read, _raw(found.getField("record"), spec, numbers), reasons)
 
 
 def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:

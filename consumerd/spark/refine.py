@@ -29,11 +29,12 @@ from consumerd.spark.lake.again import RebuiltTables
 from consumerd.spark.lake.batches import PlannedBatch
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.days import days_of
-from consumerd.spark.lake.decode import REASON, MessageFormat
+from consumerd.spark.lake.decode import REASON, MessageFormat, declared_column
 from consumerd.spark.lake.folders import open_folder
 from consumerd.spark.lake.refine import REFINED_AT, RefinedFiles, RefineTarget, can_refine
 from consumerd.spark.lake.refine_step import RefineStep
-from consumerd.spark.parsing import check_pattern, parse
+from consumerd.spark.lake.table import BATCH
+from consumerd.spark.parsing import check_pattern, declared_fields, parse
 from consumerd.spark.rebuild import Rebuild
 from consumerd.spark.results import RefinePreview, RefineResult
 from consumerd.spark.seen import OffsetStretch, SeenOffsets, SeenPartition
@@ -166,7 +167,7 @@ class _Refining(RefineStep):
     def _divided(self, parsed: DataFrame, landed: DataFrame) -> tuple[DataFrame, DataFrame]:
         """The rows of silver, and those of quarantine, which have the columns of `landed`."""
         return (
-            parsed.where(F.col(REASON).isNull()).select(*IDENTITY, *_KEPT, *self._spec.columns),
+            parsed.where(F.col(REASON).isNull()).select(*IDENTITY, *_KEPT, *declared_fields(self._spec)),
             parsed.where(F.col(REASON).isNotNull()).select(*landed.columns, REASON, REFINED_AT),
         )
 
@@ -174,11 +175,15 @@ class _Refining(RefineStep):
         """With the rows of the former tables that a rebuild does not refine."""
         assert rebuild is not None
         former, types = replace(self._pipeline, rebuild=None), dict(parsed.dtypes)
-        for path in (former.silver, former.quarantine):
+        silver = {name: name for name in (*IDENTITY, *_KEPT, BATCH)}
+        silver |= {name: declared_column(name) for name in self._spec.columns}
+        quarantine = {name: name for name in parsed.columns}
+        for path, names in ((former.silver, silver), (former.quarantine, quarantine)):
             table = LakeBatchTable(self._session, path, former.format)
             if table.exists:
                 rows = identified(table.read()).where(~_landed_within(rebuild))
-                kept = [F.col(name).cast(types[name]).alias(name) for name in rows.columns if name in types]
+                wanted = {name: names[name] for name in rows.columns if names.get(name) in types}
+                kept = [F.col(name).cast(types[column]).alias(column) for name, column in wanted.items()]
                 parsed = parsed.unionByName(rows.select(*kept), allowMissingColumns=True)
         return parsed
 

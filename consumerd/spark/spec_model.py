@@ -211,6 +211,7 @@ class RefineSpec(Section):
             raise ValueError('parse = "avro" requires avro_schema, and avro_schema requires parse = "avro"')
         if self.avro_prefix != "none" and self.parse != "avro":
             raise ValueError('avro_prefix requires parse = "avro"')
+        self._members()
         if self.event_time not in (None, LANDED_AT):
             field = self.columns.get(self.event_time)
             if field is None or not field.parsed.is_time:
@@ -228,6 +229,11 @@ class RefineSpec(Section):
         has_token = self.registry_token_file is not None
         if (self.registry_user is None) != (self.registry_password_file is None) or (has_token and self.registry_user):
             raise ValueError("give registry_user and registry_password_file, or registry_token_file, or none of them")
+
+    def _members(self) -> None:
+        """The rules for fields that are members of JSON, or are read as if they were."""
+        if self.parse not in ("json", "schema_registry"):
+            return
         kinds: dict[str, str] = {}
         for name, field in self.columns.items():
             kind, source = field.parsed, field.source or name

@@ -17,7 +17,7 @@ from consumerd.base.errors import ConsumerdError
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.lake.refine import REFINED_AT
 from consumerd.spark.packages import required_packages
-from consumerd.spark.parsing import REASON, parse
+from consumerd.spark.parsing import REASON, declared_fields, parse
 from consumerd.spark.queries import run_query
 from consumerd.spark.refine import refine
 from consumerd.spark.run import compact
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 SCHEMA = {
     "type": "record",
     "name": "visit",
-    "fields": [{"name": "id", "type": "long"}, {"name": "page", "type": ["null", "string"]}],
+    "fields": [
+        {"name": "value", "type": "long"},
+        {"name": "page", "type": ["null", "string"]},
+        {"name": "Page", "type": "null"},
+    ],
 }
 #: (offset, bytes): two records, one cut short, one with more behind it, nothing, and a record again.
 MESSAGES = [
@@ -96,13 +100,15 @@ def refine_earlier(spark: SparkSession, pipeline: PipelineSpec) -> int:
     bronze, silver, quarantine = (
         EarlierTable(spark, path, pipeline.format) for path in (pipeline.bronze, pipeline.silver, pipeline.quarantine)
     )
-    checkpoint, fields = Checkpoint(spark, pipeline.checkpoint("refine")), list(pipeline.refine.columns)
+    checkpoint = Checkpoint(spark, pipeline.checkpoint("refine"))
 
     def store(frame: DataFrame, batch: int) -> None:
         assert pipeline.refine is not None
         rows = parse(frame, pipeline.refine).withColumn(REFINED_AT, F.current_timestamp())
-        good = rows.where(F.col(REASON).isNull()).drop("value", "crc_ok", "_corrupt", REASON, REFINED_AT)
-        for table, kept in ((silver, good), (quarantine, rows.where(F.col(REASON).isNotNull()).drop(*fields))):
+        landed = [name for name in frame.columns if name not in ("value", "crc_ok", "_corrupt")]
+        good = rows.where(F.col(REASON).isNull()).select(*landed, *declared_fields(pipeline.refine))
+        refused = rows.where(F.col(REASON).isNotNull()).select(*frame.columns, REASON, REFINED_AT)
+        for table, kept in ((silver, good), (quarantine, refused)):
             table.append(kept, writer=checkpoint.query_id(), batch=batch)
 
     run_query(spark, pipeline, "refine", bronze.read_stream(), store)
@@ -114,7 +120,8 @@ def main(root: Path, jars: str) -> dict[str, Any]:
     refined = {
         "parse": "avro",
         "avro_schema": str(root / "visit.avsc"),
-        "fields": {"id": "bigint not null", "address": {"type": "string", "from": "page"}},
+        # Also the name of the column with the message, and two that Spark takes for one.
+        "fields": {"value": "bigint not null", "address": {"type": "string", "from": "page"}},
     }
     pipelines = {"p": {"source": {"path": "/none", "subscribe": "t"}, "refine": refined}}
     document = {"spark": {"root": str(root / "lake"), "format": "delta", "pipelines": pipelines}}
@@ -139,7 +146,9 @@ def main(root: Path, jars: str) -> dict[str, Any]:
     result = refine(spark, pipeline)
     said["refined"] = [result.rows_silver, result.rows_quarantined, result.duplicates, dict(result.reasons)]
     silver = open_table(spark, pipeline.silver)
-    said["silver"] = sorted((row.offset, row.id, row.address or "") for row in silver.read().collect())
+    said["silver"] = sorted((row.offset, row.value, row.address or "") for row in silver.read().collect())
+    quarantine = open_table(spark, pipeline.quarantine).read().collect()
+    said["quarantine"] = sorted((row.offset, row.value.hex()) for row in quarantine)
     bronze = open_table(spark, pipeline.bronze)
     # A batch that comes again is left out, by number and whatever it holds; another writer is refused.
     writer = json.loads((root / "lake/p/_checkpoints/land/metadata").read_text())["id"]

@@ -14,7 +14,7 @@ from consumerd.net.schemas.registry import RegistryUnavailableError
 from consumerd.service.config.validation import table_of
 from consumerd.spark.failures import declared_errors
 from consumerd.spark.lake.decode import MessageDecoder
-from consumerd.spark.parsing import parse
+from consumerd.spark.parsing import REASON, declared_fields, parse
 from consumerd.spark.spec_model import RefineSpec
 from tests.support.schema_registry import SchemaRegistryServer
 
@@ -186,7 +186,7 @@ def verdicts(spark: SparkSession, messages: list[bytes], spec: RefineSpec = SPEC
     frame = spark.createDataFrame(
         [(number, bytearray(each)) for number, each in enumerate(messages)], "n int, value binary"
     )
-    parsed = parse(frame, spec).drop("value").toArrow().sort_by("n")
+    parsed = parse(frame, spec).select("n", *declared_fields(spec), REASON).toArrow().sort_by("n")
     expected: list[Any] = [
         values if reason is None else reason
         for values, reason in zip(_plain(parsed.select(list(spec.columns))), parsed["reason"].to_pylist(), strict=True)
@@ -236,13 +236,14 @@ def test_reads_lines_as_spark_does(spark: SparkSession) -> None:
 def test_reads_messages_of_a_schema_registry_as_tasks_do(spark: SparkSession) -> None:
     with SchemaRegistryServer() as registry:
         key = registry.add({"type": "object"}, kind="JSON")
-        spec = table_of(RefineSpec, {"parse": "schema_registry", "registry_url": registry.url, "fields": TYPES})
+        fields = TYPES | {"value": "string"}  # also the name of the column with the message
+        spec = table_of(RefineSpec, {"parse": "schema_registry", "registry_url": registry.url, "fields": fields})
         frame = b"\x00" + int(key).to_bytes(4)
         messages = [
             b"",
             b"\x00\x00\x00\x00\x63",
             *(frame + each for each in WHOLE),
-            frame + b'{"t64":1,"ts":"2020-01-02"}',
+            frame + b'{"t64":1,"ts":"2020-01-02","value":"x"}',
         ]
         assert verdicts(spark, messages, spec) == []
         registry.script.append((503, b""))

@@ -34,6 +34,7 @@ def test_goes_on_with_delta_tables_of_an_earlier_release_and_reads_avro(tmp_path
         "landed": [3, 2, 0],
         "refined": [1, 2, 2, {"the message is not a record of the Avro schema": 2}],
         "silver": [[0, 5, "hi"], [10, 5, ""], [50, 7, ""]],
+        "quarantine": [[20, "0a02086869"], [30, "0a0204686921"], [40, ""]],
         "again": False,
         "other": "TableOwnedError",
         "compacted": [True, 1],

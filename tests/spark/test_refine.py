@@ -212,6 +212,25 @@ def test_again_refines_all_rows_or_those_that_landed_in_a_time(
         assert all(file.partition["landed_at_date"] for file in open_lake_table(path).files())
 
 
+def test_fields_may_have_the_names_of_columns_of_bronze(spark: SparkSession, tmp_path: Path) -> None:
+    names = ("value", "Key", "codec", "timestamp", "headers", "crc_ok", "reason", "refined_at", "parsed", "number")
+    other = {"a": {"type": "int", "from": "id"}, "b": {"type": "int", "from": "ID"}}
+    pipeline = pipeline_of(tmp_path / "lake", fields=dict.fromkeys(names, "int") | other)
+    good = dict(zip(names, range(10), strict=True)) | {"id": 10, "ID": 11}
+    values = [json.dumps(each).encode() for each in (good, good | {"codec": "x"}, good)]
+    land_batch(pipeline, *values[:2], batch=0)
+    land_batch(pipeline, *values[1:], values[2], batch=1, start=1)  # the second message once more, so Spark parses
+    again = datetime(2100, 1, 1, tzinfo=UTC)
+    for result in (refine(spark, pipeline), refine_again(spark, pipeline), refine_again(spark, pipeline, since=again)):
+        assert (result.rows_silver, result.reasons) == (3, {"codec is not a int": 1})
+        silver = open_lake_table(pipeline.silver).dataset().to_table().sort_by("offset")
+        assert (
+            silver.select([*names, "a", "b"]).to_pylist() == [dict(zip([*names, "a", "b"], range(12), strict=True))] * 3
+        )
+        (row,) = open_lake_table(pipeline.quarantine).dataset().to_table().to_pylist()
+        assert (row["offset"], row["value"], row["crc_ok"], row["codec"]) == (1, values[1], True, None)
+
+
 def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "logs" / "t-0").mkdir(parents=True)
     (tmp_path / "logs" / "t-0" / f"{0:020}.kafka").write_bytes(encode_message_set([b"{}"]))

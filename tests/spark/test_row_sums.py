@@ -18,7 +18,7 @@ from pyspark.sql.types import MapType
 from consumerd.spark.lake.land import land
 from consumerd.spark.lake.refine_step import refine
 from consumerd.spark.lake.row_hash import content_hashes
-from consumerd.spark.parsing import REASON, parse
+from consumerd.spark.parsing import REASON, declared_fields, parse
 from consumerd.spark.source.columns import IDENTITY
 from consumerd.spark.spec import PipelineSpec
 from consumerd.wire.v07 import encode_message_set
@@ -87,7 +87,8 @@ def test_all_tables_of_generated_messages(spark: SparkSession, tmp_path: Path, c
             file.write(encode_message_set([generated(rng) for _ in range(first, min(count, first + 1000))]))
     source = {"path": str(tmp_path / "log"), "broker": "0", "subscribe": "t"}
     pipeline = PipelineSpec("p", str(tmp_path / "lake"), source, refine=SPEC)
-    rows = parse(check_landed(spark, pipeline), SPEC)
+    bronze = check_landed(spark, pipeline)
+    rows = parse(bronze, SPEC).select(*bronze.columns, *declared_fields(SPEC), REASON)
     refine(pipeline, workers=2)
     for table, columns, kept in (
         (pipeline.silver, [*IDENTITY, *SPEC.columns], F.col(REASON).isNull()),

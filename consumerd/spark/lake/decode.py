@@ -44,6 +44,12 @@ NO_VALUE: Final = "the message has no value"
 WRONG_CRC: Final = "the CRC is wrong"
 CORRUPT: Final = "corrupt in the log"
 
+
+def declared_column(name: str) -> str:
+    """The column of a declared field beside those of bronze, which may have one of the field's name."""
+    return f"__field_{name}"
+
+
 #: Messages up to this size cannot reach a limit of Jackson's.
 _SHORT: Final = 1000
 _LONG_NUMBER = re.compile(rb"[0-9.eE+-]{1001}")
@@ -97,27 +103,15 @@ class MessageFormat:
             kind = field.parsed
             required = kind.required or name == spec.event_time
             fields.append(DeclaredField(name, field.source or name, kind.ddl, kind.name, required, kind.epoch))
-        return cls(tuple(fields), spec.pattern, _needs_spark(spec, fields), _registry(spec))
+        return cls(tuple(fields), spec.pattern, _needs_spark(spec), _registry(spec))
 
 
-def _needs_spark(spec: RefineSpec, fields: Iterable[DeclaredField]) -> str | None:
+def _needs_spark(spec: RefineSpec) -> str | None:
     if spec.parse == "regex":
         assert spec.pattern is not None
         return None if python_pattern(spec.pattern) else f"the pattern {spec.pattern!r} requires Spark"
-    if spec.parse == "schema_registry":
-        return None  # Spark has these read by MessageDecoder, too
-    if spec.parse != "json":
-        return f'parse = "{spec.parse}" requires Spark'
-    sources: dict[str, str] = {}
-    for field in fields:
-        kind = field.ddl if field.is_nested else "string"
-        if sources.setdefault(field.source, kind) != kind:
-            return f"{field.source!r} is read as two types, which requires Spark"
-        if re.search(r"map<(?!string,)", kind):
-            return f"{field.name!r} has a map whose keys are not strings, which requires Spark"
-    if len({source.lower() for source in sources}) < len(sources):
-        return "names that differ in case alone require Spark"
-    return None
+    # Messages of a registry are read by MessageDecoder where Spark parses, too.
+    return 'parse = "avro" requires Spark' if spec.parse == "avro" else None
 
 
 def _registry(spec: RefineSpec) -> RegistrySettings | None:
@@ -197,7 +191,8 @@ def with_decoded(batches: Iterable[pa.RecordBatch], *, messages: MessageFormat, 
         at = pa.array([next(values) if each else None for each in good], pa.int64())
         why = pa.array([None if each else next(reasons) for each in good], pa.int64())
         columns = [*rows.columns, *(each.take(at) for each in decoded.columns.columns), decoded.reasons.take(why)]
-        yield pa.RecordBatch.from_arrays(columns, [*rows.schema.names, *decoder.schema.names, REASON])
+        names = [*rows.schema.names, *map(declared_column, decoder.schema.names), REASON]
+        yield pa.RecordBatch.from_arrays(columns, names)
 
 
 def _unreadable(rows: pa.RecordBatch) -> Iterable[tuple[int, str]]:

@@ -111,8 +111,16 @@ def test_finds_a_pipeline_by_name_or_the_only_one() -> None:
             "'a' is read as two types; declare one of them",
         ),
         (
+            spark({"refine": {"fields": {"b": {"type": "int", "from": "a"}, "a": "array<int>"}}}),
+            "'a' is read as two types; declare one of them",
+        ),
+        (
             spark({"refine": REGISTERED | {"fields": {"a": "map<int,string>"}}}),
             "'a' = 'map<int,string>': keys of a map must be strings",
+        ),
+        (
+            spark({"refine": {"fields": {"a": "array<map<date,string>>"}}}),
+            "'a' = 'array<map<date,string>>': keys of a map must be strings",
         ),
         (
             spark({"refine": REFINE | {"parse": "regex", "pattern": "(?<id>.)"}}),

@@ -70,9 +70,8 @@ def test_nested_dates_in_the_legacy_forms_are_those_of_spark() -> None:
 
 
 def test_reports_what_only_spark_can_parse() -> None:
-    spec = table_of(RefineSpec, {"fields": {"a": "map<int,int>"}})
+    spec = table_of(RefineSpec, {"parse": "regex", "pattern": "(?<a>x)(?<=x)", "fields": {"a": "string"}})
     assert MessageFormat.of(table_of(RefineSpec, {"fields": {"a": "map<string,int>"}})).needs_spark is None
-    assert "keys are not strings" in (MessageFormat.of(spec).needs_spark or "")
     with pytest.raises(ConfigError, match="requires Spark: run the step `refine` with `consumerd spark`"):
         MessageDecoder(spec)
 
