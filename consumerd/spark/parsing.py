@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pyspark.errors import IllegalArgumentException
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.types import DataType, StringType, StructField, StructType
@@ -26,6 +26,7 @@ from consumerd.base.errors import ConfigError
 from consumerd.spark.lake import casts, decode
 from consumerd.spark.lake.casts import zone_of
 from consumerd.spark.lake.decode import MessageFormat, declared_column
+from consumerd.spark.packages import AVRO_PACKAGE
 from consumerd.spark.source.columns import CORRUPT
 from consumerd.spark.spec_check import avro_text
 
@@ -189,7 +190,15 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
     whole = F.coalesce(found.getField("tail") == F.lit(_TAIL), F.lit(False))
     reasons.append(F.when(~whole, F.lit("the message is not a record of the Avro schema")))
     framed = F.concat(F.lit(_HEAD), data, F.lit(_TAIL))
-    read = frame.withColumn(_PARSED, from_avro(framed, schema, {"mode": "PERMISSIVE"}))
+    try:
+        read = frame.withColumn(_PARSED, from_avro(framed, schema, {"mode": "PERMISSIVE"}))
+    except AnalysisException as error:
+        if not (error.getCondition() or "").startswith("AVRO_NOT_LOADED"):
+            raise
+        raise ConfigError(
+            f'parse = "avro" requires a jar that this session does not have: start it with --packages {AVRO_PACKAGE}, '
+            "or put the jar into Spark's directory jars."
+        ) from None
     return _Reading(read, _raw(found.getField("record"), spec, numbers), reasons)
 
 

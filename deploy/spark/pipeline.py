@@ -2,7 +2,8 @@
 
     spark-submit deploy/spark/pipeline.py -c events.toml [--pipeline NAME] [land refine ...]
 
-Master, resources and jars (`--packages`, for Avro) are spark-submit's; the result is one JSON object on
+Master, resources and jars (`--packages`, for Avro) are spark-submit's; where Python runs this file without it, the jar
+for Avro is fetched. The result is one JSON object on
 standard output. The exit codes are those of the `consumerd` command.
 """
 
@@ -32,8 +33,12 @@ def main() -> int:
     try:
         spec = load_spark(arguments.config)
         pipeline = spec.pipeline(arguments.pipeline)
-        config = {**spec.config, **required_packages([pipeline], spec.config).config}
-        spark = build_session(app_name=f"consumerd spark {pipeline.name}", config=config)
+        needs = required_packages([pipeline], spec.config)
+        spark = build_session(
+            app_name=f"consumerd spark {pipeline.name}",
+            config={**spec.config, **needs.config},
+            packages=needs.packages,  # too late under spark-submit, which has them by --packages
+        )
         try:
             result = run_pipeline(spark, pipeline, arguments.steps or DEFAULT_STEPS)
         finally:

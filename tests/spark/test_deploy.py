@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import runpy
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from consumerd.base.errors import ConsumerdError
+from consumerd.spark.packages import AVRO_PACKAGE
 from consumerd.spark.spec import parse_spark
 
 if TYPE_CHECKING:
@@ -56,6 +61,24 @@ def test_kubernetes_manifests_are_valid_and_consistent(spark: SparkSession) -> N
     (executor,) = objects(spark, files["executor.yaml"])
     (container,) = executor["spec"]["containers"]
     assert [each["mountPath"] for each in container["volumeMounts"]] == [spec.root] == [mounts["lake"]]
+
+
+def test_job_asks_for_the_jar_of_avro(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refined = 'refine = { parse = "avro", avro_schema = "a.avsc", fields = { id = "int" } }'
+    (tmp_path / "p.toml").write_text(
+        f'[spark]\nroot = "/lake"\n[spark.pipelines.p]\nsource = {{ path = "/" }}\n{refined}\n'
+    )
+    asked: list[object] = []
+
+    def build(**named: object) -> None:
+        asked.append(named["packages"])
+        raise ConsumerdError("asked")
+
+    monkeypatch.setattr("consumerd.spark.session.build_session", build)
+    monkeypatch.setattr("sys.argv", ["pipeline.py", "-c", str(tmp_path / "p.toml")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / "pipeline.py"), run_name="__main__")
+    assert (ended.value.code, asked) == (ConsumerdError.exit_code, [(AVRO_PACKAGE,)])
 
 
 def test_image_and_manifests_use_the_same_paths() -> None:

@@ -231,6 +231,15 @@ def test_fields_may_have_the_names_of_columns_of_bronze(spark: SparkSession, tmp
         assert (row["offset"], row["value"], row["crc_ok"], row["codec"]) == (1, values[1], True, None)
 
 
+def test_names_the_jar_that_avro_requires(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.avsc").write_text('{"type": "record", "name": "a", "fields": [{"name": "id", "type": "int"}]}')
+    fields = {"id": "int"}
+    pipeline = pipeline_of(tmp_path / "lake", parse="avro", avro_schema=str(tmp_path / "a.avsc"), fields=fields)
+    land_batch(pipeline, b"\x02", batch=0)
+    with pytest.raises(ConfigError, match=r"does not have: start it with --packages org\.apache\.spark:spark-avro"):
+        refine(spark, pipeline)
+
+
 def test_reports_a_lost_checkpoint_or_table(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "logs" / "t-0").mkdir(parents=True)
     (tmp_path / "logs" / "t-0" / f"{0:020}.kafka").write_bytes(encode_message_set([b"{}"]))
