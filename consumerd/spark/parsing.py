@@ -59,6 +59,9 @@ def parse(frame: DataFrame, spec: RefineSpec) -> DataFrame:
         raw = reading.raw[name]
         kind = field.parsed
         values[name] = raw if kind.is_nested else _cast(raw, kind, spec.parse)
+        if name == spec.day_of:
+            within = F.unix_micros(values[name]).between(casts.FIRST_MICROS, casts.LAST_MICROS)
+            values[name] = F.when(within, values[name])
         if not kind.is_nested:
             said = f"{name} is not a {kind.name}"
             reasons.append(F.when(raw.isNotNull() & values[name].isNull(), F.lit(said)))

@@ -217,6 +217,8 @@ def test_decodes_as_spark_does(spark: SparkSession) -> None:
     messages = [*borders(), *(generated(random.Random(seed)) for seed in range(1000))]
     differing = verdicts(spark, messages)
     assert differing == []
+    divided = table_of(RefineSpec, {"fields": {"ts": "timestamp"}, "partition_by": ["date(ts)"]})
+    assert verdicts(spark, [json.dumps({"ts": text}).encode() for text in TIMES], divided) == []
 
 
 PATTERN = r"(?<a>\d+|[^ \d]*)(?: (x))?(?<b>[\s\-A-Z]*+)(?:(?<c>a|ab)(?:c|bcd))?(?<d>.{0,4}?)\S?"

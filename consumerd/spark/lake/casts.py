@@ -450,6 +450,16 @@ def epoch(ticks: int) -> Cast:
     return cast
 
 
+def within_years(cast: Cast) -> Cast:
+    """The cast to timestamps, without those beyond the years 1 to 9999."""
+
+    def bounded(text: str) -> int | None:
+        micros = cast(text)
+        return micros if micros is not None and FIRST_MICROS <= micros <= LAST_MICROS else None
+
+    return bounded
+
+
 def text_cast(ddl: str, zone: tzinfo, *, binary: Cast) -> Cast:
     """The cast to a scalar type. `binary`: how bytes are written in the text."""
     if ddl in BITS:

@@ -68,7 +68,10 @@ class DecodedRows:
 
 
 class DeclaredField(NamedTuple):
-    """One field. `ddl`: its type in Spark; `shown`: as it is declared; `epoch`: ticks per second of a number."""
+    """One field. `ddl`: its type in Spark; `shown`: as it is declared; `epoch`: ticks per second of a number.
+
+    `divides`: silver is divided by its day, which must be of the years 1 to 9999.
+    """
 
     name: str
     source: str
@@ -76,6 +79,7 @@ class DeclaredField(NamedTuple):
     shown: str
     required: bool
     epoch: int | None
+    divides: bool = False
 
     @property
     def is_nested(self) -> bool:
@@ -102,7 +106,8 @@ class MessageFormat:
         for name, field in spec.columns.items():
             kind = field.parsed
             required = kind.required or name == spec.event_time
-            fields.append(DeclaredField(name, field.source or name, kind.ddl, kind.name, required, kind.epoch))
+            source, divides = field.source or name, name == spec.day_of
+            fields.append(DeclaredField(name, source, kind.ddl, kind.name, required, kind.epoch, divides))
         return cls(tuple(fields), spec.pattern, _needs_spark(spec), _registry(spec))
 
 
@@ -218,7 +223,7 @@ class _Field:
     """One declared field."""
 
     def __init__(self, declared: DeclaredField, zone: tzinfo, binary: casts.Cast) -> None:
-        name, _, ddl, shown, self.required, self._ticks = declared
+        name, _, ddl, shown, self.required, self._ticks, divides = declared
         self.name = name
         self.is_nested = declared.is_nested
         self.type = casts.arrow_type(ddl)
@@ -231,7 +236,8 @@ class _Field:
         elif self._ticks is not None:
             self._cast = casts.epoch(self._ticks)
         else:
-            self._cast = casts.text_cast(ddl, zone, binary=binary)
+            cast = casts.text_cast(ddl, zone, binary=binary)
+            self._cast = casts.within_years(cast) if divides else cast
         self._limit = 1 << (casts.BITS[ddl] - 1) if ddl in casts.BITS else 0
         self._is_whole = self._limit > 0 or self._ticks is not None
         self._own = _OWN.get(ddl, frozenset()) if self._ticks is None else frozenset()

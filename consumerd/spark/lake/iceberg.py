@@ -310,7 +310,8 @@ class IcebergLakeTable(SnapshotTable[Table]):
             if change.offsets is not None:
                 properties[OFFSETS] = change.offsets.encode()
             with self._fitted(table, change) as transaction:
-                transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
+                with _without_far_bounds(transaction, change.files):
+                    transaction.add_files(paths, snapshot_properties=marks, check_duplicate_files=False)
                 transaction.set_properties(properties)
             return True
 
@@ -327,7 +328,10 @@ class IcebergLakeTable(SnapshotTable[Table]):
             present = [task.file for task in table.scan().plan_files()]
             marks = {LAST_BATCH: str(change.batch)}
             with self._fitted(table, change) as transaction:
-                with transaction.update_snapshot(snapshot_properties=marks).overwrite() as overwrite:
+                with (
+                    _without_far_bounds(transaction, change.files),
+                    transaction.update_snapshot(snapshot_properties=marks).overwrite() as overwrite,
+                ):
                     for each in present:
                         overwrite.delete_data_file(each)
                     for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(paths)):
@@ -411,12 +415,16 @@ class IcebergLakeTable(SnapshotTable[Table]):
             if not wanted <= present.keys():
                 return False
             added = [] if merged is None else [merged]
-            with self._transaction(table, added) as transaction, transaction.update_snapshot().overwrite() as update:
+            with (
+                self._transaction(table, added) as transaction,
+                _without_far_bounds(transaction, added),
+                transaction.update_snapshot().overwrite() as update,
+            ):
                 for path in sorted(wanted):
                     update.delete_data_file(present[path])
                 if merged is not None:
                     paths = iter([f"{self._url}/{merged.path}"])
-                    for file in parquet_files_to_data_files(table.io, table.metadata, paths):
+                    for file in parquet_files_to_data_files(table.io, transaction.table_metadata, paths):
                         update.append_data_file(file)
             return True
 
@@ -538,6 +546,30 @@ def _partition(file: IcebergFile, table: Table) -> dict[str, str | None]:
         kind = field.transform.result_type(table.schema().find_type(field.source_id))
         found[field.name] = None if value is None else field.transform.to_human_string(kind, value)
     return found
+
+
+@contextmanager
+def _without_far_bounds(transaction: Transaction, files: Sequence[DataFile]) -> Iterator[None]:
+    """Describes files that are added without the bounds of columns that have days or times beyond the years 1 to 9999.
+
+    pyiceberg reads bounds into Python's own times, which end there: one message would stop a table for good.
+    """
+    kinds = (DateType, TimestampType, TimestamptzType)
+    names = [field.name for field in transaction.table_metadata.schema().fields if isinstance(field.field_type, kinds)]
+    far = {
+        f"write.metadata.metrics.column.{name}": "counts"
+        for name in names
+        for file in files
+        if file.nulls.get(name) != file.rows and (name not in file.minimums or name not in file.maximums)
+    }
+    former = {name: value for name, value in transaction.table_metadata.properties.items() if name in far}
+    if far:
+        transaction.set_properties(far)
+    yield
+    if far:
+        transaction.remove_properties(*far)
+    if former:
+        transaction.set_properties(former)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

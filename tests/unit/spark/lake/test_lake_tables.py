@@ -161,3 +161,19 @@ def test_vacuum_removes_orphans_and_merged_files_that_are_old_enough(table: Any)
     assert table.vacuum(0) == []
     assert table.version() == before
     assert add(table, 2)
+
+
+def test_keeps_times_beyond_the_years_that_python_has(table: Any) -> None:
+    times = [pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("day", pa.date32())]
+    schema = pa.schema([*COLUMNS, *times])
+    for batch, at in enumerate((317_163_168_000_000_000, 0, -65_307_168_000_000_000)):
+        assert add(table, batch, schema, at=at, day=at // 86_400_000_000)
+    # Of other columns, and of those that are within these years, files keep their bounds.
+    bounds = {file.minimums["batch"]: sorted(file.minimums) for file in table.files()}
+    assert bounds == {0: ["batch", "ms", "page"], 1: ["at", "batch", "day", "ms", "page"], 2: ["batch", "ms", "page"]}
+    assert table.optimize(1 << 20).files_after == 1
+    numbers = pa.schema([("batch", pa.int64()), ("at", pa.int64()), ("day", pa.int32())])
+    found = table.dataset().to_table(columns=numbers.names).cast(numbers).to_pylist()
+    assert {tuple(row.values()) for row in found} == {
+        (0, 317_163_168_000_000_000, 3_670_870), (1, 0, 0), (2, -65_307_168_000_000_000, -755_870),
+    }  # fmt: skip

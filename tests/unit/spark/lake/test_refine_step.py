@@ -64,8 +64,8 @@ def land(pipeline: PipelineSpec, *values: bytes, batch: int, start: int = 0, at:
 
 
 def rows(path: str, *columns: str, form: str = "delta") -> list[tuple[Any, ...]]:
-    found = open_lake_table(path, form).dataset().to_table().sort_by("offset").to_pylist()
-    return [tuple(row[name] for name in columns) for row in found]
+    found = open_lake_table(path, form).dataset().to_table().sort_by("offset")
+    return [tuple(row[name] for name in columns) for row in found.select(columns).to_pylist()]
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
@@ -363,6 +363,20 @@ def days_of_files(path: str, form: str) -> list[set[Any]]:
         assert set(file.partition.values()) == days
         found.append(days)
     return found
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_time_without_a_day_goes_to_quarantine_where_silver_is_divided(pipeline: PipelineSpec, form: str) -> None:
+    far = b'{"user": 1, "at": "12020-07-02T00:00:00Z"}'
+    fields = {"user": "bigint", "at": "timestamp"}
+    for name, wanted in (("undivided", [(0,), (1,)]), ("divided", [(0,)])):
+        parts = ["date(at)"] if name == "divided" else []
+        each = replace(by_day(pipeline, form, fields=fields, partition_by=parts), name=name)
+        land(each, b'{"user": 0, "at": "9999-12-31T23:59:59.999999Z"}', far, batch=0)
+        reasons = refine(each).reasons
+        assert rows(each.silver, "user", form=form) == wanted
+        assert reasons == ({"at is not a timestamp": 1} if parts else {})
+        assert not parts or rows(each.quarantine, "value", form=form) == [(far,)]
 
 
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
