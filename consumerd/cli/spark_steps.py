@@ -187,7 +187,7 @@ def _run(
     require_spark(*(("jinja2", "matplotlib") if steps is None or "report" in steps else ()))
     from consumerd.spark.packages import required_packages  # noqa: PLC0415 - heavy imports for the command that runs
     from consumerd.spark.preflight import check_steps  # noqa: PLC0415
-    from consumerd.spark.run import declared_steps, perform  # noqa: PLC0415
+    from consumerd.spark.run import declared_steps, nothing_landed, perform  # noqa: PLC0415
     from consumerd.spark.spec import load_spark  # noqa: PLC0415
 
     spec = load_spark(path)
@@ -220,11 +220,13 @@ def _run(
                     runs.append(run)
                 if not continuous:
                     work.check()
+                if nothing_landed(results):
+                    break
     except StoppedBySignal:
         if continuous or rounds:
             return ExitCode.OK  # a signal is how a continuous run ends, also during a step
         raise
-    _show(results, runs, as_json=as_json)
+    _show(results, runs, as_json=as_json, several=len(names) > 1)
     clean = "reconcile" not in results or results["reconcile"].is_clean
     return ExitCode.OK if clean else ExitCode.CHECK_FAILED
 
@@ -238,7 +240,7 @@ def _refined_again(work: Work, pipeline: PipelineSpec, again: AgainOptions) -> A
 
 def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json: bool) -> int:
     """Do these steps again and again, each time after the pipeline's interval, until a signal."""
-    from consumerd.spark.run import perform  # noqa: PLC0415 - as above
+    from consumerd.spark.run import nothing_landed, perform  # noqa: PLC0415 - as above
     from consumerd.spark.spec_model import interval_seconds  # noqa: PLC0415
 
     interval = interval_seconds(pipeline.trigger)
@@ -252,22 +254,22 @@ def _repeat(steps: Sequence[str], work: Work, pipeline: PipelineSpec, *, as_json
                 work.begin(step)
             results[step], run = perform(step, work.spark, pipeline, results, display=work.batches(step))
             runs.append(run)
-            if work.wait(0):
+            if work.wait(0) or nothing_landed(results):
                 break
         if first or results["land"].rows:
-            _show(results, runs, as_json=as_json)
+            _show(results, runs, as_json=as_json, several=len(steps) > 1)
         first = False
         if work.wait(max(0.0, interval - (time.monotonic() - began))):
             return ExitCode.OK
 
 
-def _show(results: Mapping[str, Any], runs: Sequence[StepRun], *, as_json: bool) -> None:
+def _show(results: Mapping[str, Any], runs: Sequence[StepRun], *, as_json: bool, several: bool) -> None:
     shown = {step: result.as_json() for step, result in results.items()}
     steps = [run.as_json() for run in runs]
     if as_json:
-        show_json({**shown, "steps": steps} if len(shown) > 1 else next(iter(shown.values())))
+        show_json({**shown, "steps": steps} if several else next(iter(shown.values())))
     else:
-        if len(shown) > 1:
+        if several:
             show_steps(steps)
         for step, result in shown.items():
             show_result(step, result)

@@ -155,11 +155,24 @@ def _result(found: Mapping[str, Any], report: Path) -> PipelineResult:
     steps = (
         ("land", check["rows_landed"], land["seconds"], f"{land['batches']} batches"),
         ("refine", refine["rows_silver"], refine["seconds"], f"{refine['rows_quarantined']:,} rows in quarantine"),
-        ("aggregate", aggregate["rows"], aggregate["seconds"], f"{aggregate['windows']:,} windows of a word"),
+        (
+            "aggregate",
+            aggregate["rows"],
+            aggregate["seconds"],
+            _counts(aggregate["windows"], aggregate.get("open_windows") or 0),
+        ),
     )
     return PipelineResult(
         check["rows_landed"], check["rows_quarantined"], check["gaps"], check["duplicates"], report, steps
     )
+
+
+def _counts(written: int, waiting: int) -> str:
+    """The windows that are written, and those that wait: without later messages the newest are never complete."""
+    if not written:
+        return f"{waiting:,} counts of a word in a second, complete once later messages come"
+    more = f", and {waiting:,} that are complete once later messages come" if waiting else ""
+    return f"{written:,} counts of a word in a second{more}"
 
 
 def _keep(made: Path, wanted: Path | None) -> Path:

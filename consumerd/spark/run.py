@@ -20,7 +20,7 @@ from consumerd.spark.owners import STEP_TABLES
 from consumerd.spark.reconcile import reconcile
 from consumerd.spark.refine import refine
 from consumerd.spark.report.facts import StepResult
-from consumerd.spark.results import PipelineCompactResult
+from consumerd.spark.results import LandResult, PipelineCompactResult
 from consumerd.spark.step_history import StepRun, note_run, step_run
 from consumerd.spark.tables.lake import LakeBatchTable
 
@@ -130,8 +130,17 @@ def _perform(
             raise ConfigError(f"{step!r} is not a step of a pipeline; steps: {', '.join(STEPS)}.")
 
 
+def nothing_landed(results: Mapping[str, StepResult]) -> bool:
+    """Whether `land` of this run found topics without any message so far: there is nothing for the steps behind it."""
+    landed = results.get("land")
+    return isinstance(landed, LandResult) and landed.last_batch is None
+
+
 def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[str] = DEFAULT_STEPS) -> RunResult:
-    """Run those of these steps that the pipeline declares, in the order of `STEPS`. Raises ConsumerdError."""
+    """Run those of these steps that the pipeline declares, in the order of `STEPS`. Raises ConsumerdError.
+
+    After `land` none runs while there are no messages yet.
+    """
     wanted = set(steps)
     unknown = sorted(wanted - set(STEPS))
     if unknown:
@@ -141,6 +150,8 @@ def run_pipeline(spark: SparkSession, pipeline: PipelineSpec, steps: Iterable[st
     for step in STEPS:
         if step in wanted & declared:
             results[step], _ = perform(step, spark, pipeline, results)
+            if nothing_landed(results):
+                break
             if getattr(results[step], "stopped", False):
                 return RunResult(pipeline.name, results, stopped=True)
     return RunResult(pipeline.name, results, stopped=False)

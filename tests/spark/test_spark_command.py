@@ -55,9 +55,15 @@ def declared(tmp_path: Path, archive: Path) -> Callable[..., str]:
 
 
 def test_runs_all_steps_and_reports_missing_rows(
-    spark: SparkSession, declared: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, declared: Callable[..., str], archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = declared()
+    segment = archive / "t-0" / f"{0:020}.kafka"
+    messages = segment.read_bytes()
+    segment.write_bytes(b"")  # a topic without any message so far is not an error
+    assert run(["spark", "run", "-c", config, "--json"]) == ExitCode.OK
+    assert list(json.loads(capsys.readouterr().out)) == ["land", "steps"]
+    segment.write_bytes(messages)
     assert run(["spark", "run", "-c", config, "--json"]) == ExitCode.OK
     told = capsys.readouterr()
     found = json.loads(told.out)

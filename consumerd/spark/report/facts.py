@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TOP_REASONS = 20
 #: Size classes per doubling: a percentile is at most 9 % off where messages have many sizes, and exact where few.
 CLASSES_PER_DOUBLING = 8
+#: What stands for all later times: a day before the last that Python has, so that every zone has it.
+LAST_MOMENT = datetime(9999, 12, 30, 23, 59, 59, tzinfo=UTC)
 
 
 class StepResult(Protocol):
@@ -166,6 +168,8 @@ def window_facts(runs: Sequence[Mapping[str, Any]]) -> WindowFacts:
 
 def _moment_of(text: object) -> datetime | None:
     """The time of a watermark, as Spark writes it; None before the first one, which is 1970."""
+    if str(text).startswith("+"):  # after the year 9999, as Java writes it
+        return LAST_MOMENT
     try:
         found = datetime.fromisoformat(str(text)).astimezone(UTC)
     except (ValueError, OverflowError):

@@ -38,6 +38,14 @@ def test_declares_a_valid_pipeline(tmp_path: Path) -> None:
     assert words == {"  if x:": "if", "end\r": "end"}
 
 
+def test_says_which_counts_wait_for_later_messages() -> None:
+    assert module._counts(9, 0) == "9 counts of a word in a second"
+    assert module._counts(9, 1200) == (
+        "9 counts of a word in a second, and 1,200 that are complete once later messages come"
+    )
+    assert module._counts(0, 12) == "12 counts of a word in a second, complete once later messages come"
+
+
 @pytest.fixture
 def ended(tmp_path: Path) -> Callable[..., tuple[Pipeline, Child]]:
     """A pipeline whose process has printed this result, and has ended."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, MessageSizes, SizeClass, window_facts
+from consumerd.spark.report.facts import CLASSES_PER_DOUBLING, LAST_MOMENT, MessageSizes, SizeClass, window_facts
 from consumerd.spark.report.measure import MAX_BATCHES, MAX_INTERVALS, choose_width, event_range
 from consumerd.spark.report.wording import (
     age,
@@ -110,4 +110,6 @@ def test_takes_windows_from_the_last_run_that_knows_them() -> None:
     assert found.watermark is not None
     assert (found.watermark.isoformat(), found.open_windows, found.late) == ("2026-11-21T17:00:00+00:00", 7, 3)
     assert window_facts(runs[:1]).watermark is None
+    # An event far in the future has closed all windows: that must not look like none yet.
+    assert window_facts([*runs, {"watermark": "+12019-12-31T23:59:00.000Z"}]).watermark == LAST_MOMENT
     assert window_facts([]).late is None
