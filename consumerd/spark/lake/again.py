@@ -127,6 +127,9 @@ class RebuiltTables:
         assert rebuilt.rebuild is not None
         writer = Checkpoint(self._spark, self._pipeline.checkpoint("refine")).query_id()
         silver, quarantine = (self._open(getattr(rebuilt, name)) for name in _TABLES)
+        for table, name in zip((silver, quarantine), _TABLES, strict=True):
+            # Before the note, which every later run of the step would have to follow.
+            self._open(getattr(self._pipeline, name)).must_become(table.schema())
         rows = [sum(file.rows for file in table.files()) for table in (silver, quarantine)]
         reasons: Counter[str] = Counter()
         for batch in quarantine.dataset().to_batches(columns=[REASON]):

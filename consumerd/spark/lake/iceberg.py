@@ -360,6 +360,11 @@ class IcebergLakeTable(SnapshotTable[Table]):
                     division.add_field(change.days.source, DayTransform(), f"{change.days.source}_day")
             yield transaction
 
+    def must_become(self, schema: pa.Schema) -> None:
+        table = self._open()
+        if table is not None:
+            self._must_fit(table, schema)
+
     def _has_rebuilt(self, table: Table, rebuild: str) -> bool:
         return table.properties.get(_REBUILT) == rebuild
 

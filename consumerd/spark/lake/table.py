@@ -220,6 +220,9 @@ class SnapshotTable(ABC, Generic[_Snapshot]):
         """
         return self._overwrite(TableChange(files, writer, batch, schema, days), rebuild)
 
+    def must_become(self, schema: pa.Schema) -> None:
+        """Raise TableSchemaError if `replace` cannot give the table these columns."""
+
     def was_rebuilt(self, rebuild: str) -> bool:
         """Whether `replace` was made with that name."""
         table = self._open()

@@ -30,7 +30,7 @@ from consumerd.spark.seen import SeenLog
 from consumerd.spark.source.options import read_options
 from consumerd.spark.spec import PipelineSpec
 from consumerd.spark.spec_model import RefineSpec
-from consumerd.spark.tables.errors import TableError
+from consumerd.spark.tables.errors import TableError, TableSchemaError
 from tests.unit.spark.lake.test_land import InlinePool, Killed, dying
 
 SCHEMA = landed_schema(read_options({"path": "/", "subscribe": "t"}))
@@ -257,6 +257,23 @@ def test_a_table_that_was_replaced_is_left_alone_when_the_other_one_follows(
     assert refine(each).batches == 0
     assert (silver.version(), rows(each.silver, "user", "page")) == (version, GOOD_ROWS)
     assert not Path(each.base, "p-again").exists()
+
+
+@pytest.mark.parametrize("form", ["delta", "iceberg"])
+def test_a_type_that_a_table_cannot_change_to_leaves_the_step_as_it_was(pipeline: PipelineSpec, form: str) -> None:
+    first = replace(declared(pipeline, user="int"), format=form)
+    land(first, GOOD % 0, batch=0)
+    refine(first)
+    other = replace(declared(pipeline, user="string"), format=form)
+    if form == "delta":
+        assert refine_again(other).rows_silver == 1
+        return
+    with pytest.raises(TableSchemaError, match="Cannot change column type: user: int -> string"):
+        refine_again(other)
+    land(first, GOOD % 1, batch=1, start=1)
+    assert refine(first).rows_silver == 1
+    assert refine_again(first).rows_silver == 2
+    assert rows(first.silver, "user", form=form) == [(0,), (1,)]
 
 
 def test_again_starts_over_with_another_declaration(pipeline: PipelineSpec, monkeypatch: pytest.MonkeyPatch) -> None:
