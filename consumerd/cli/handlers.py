@@ -86,7 +86,7 @@ def test(
         raise click.UsageError("--option belongs to HANDLER, as --decoder does; with -c they are in the file.")
     if subscription is not None and config_file is None:
         raise click.UsageError("--subscription needs -c with the file that has it.")
-    table = {"options": plugin_options(options, "--option"), "max_attempts": 1}
+    table = {"options": plugin_options(options, "--option"), "max_attempts": 1, "on_disk_full": "stop"}
     table |= decoder_table(decoder, decoder_options)
     config = _config(config_file, subscription, {"name": arguments[0], **table})
     with ExitStack() as stack:

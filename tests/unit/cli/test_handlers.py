@@ -169,6 +169,15 @@ def test_a_handler_that_fails_is_one_sentence(tmp_path: Path, capfd: pytest.Capt
     assert "Bad file descriptor" in capfd.readouterr().err
 
 
+def test_ends_where_the_disk_of_the_output_is_full(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"a\n")
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        command = ["handlers", "test", "print", str(path), "--option", f"descriptor={full.fileno()}"]
+        assert run(command) == ExitCode.HANDLER_FAILED
+    assert "No space left on device" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
