@@ -18,6 +18,7 @@ from consumerd.base.calls import read_all
 from consumerd.base.errors import ZooKeeperError, reason_of
 from consumerd.base.ports import Clock, ZooKeeper
 from consumerd.net.cluster.reading import Listing, children, data, watched_children
+from consumerd.net.zk.errors import NoAuth
 from consumerd.wire.registry.dialect import Dialect
 from consumerd.wire.registry.errors import RegistryError
 from consumerd.wire.registry.paths import broker_ids_path, consumers_path, id_path, ids_path, offsets_path, offsets_root
@@ -70,24 +71,30 @@ async def look_for_dialect(zk: ZooKeeper, groups: Sequence[str] = ()) -> Dialect
 async def wait_for_dialect(
     zk: ZooKeeper, group: str, clock: Clock, waiting: Callable[[], object] = lambda: None
 ) -> Dialect:
-    """As `read_dialect`, once a broker or member is registered; calls `waiting` while none is. Raises DialectError."""
+    """As `read_dialect`, once a broker or member is registered, and all can be read; calls `waiting` before it waits.
+
+    Raises DialectError.
+    """
     changed = asyncio.Event()
     unwatch = [zk.watch(path, changed.set) for path in (broker_ids_path(), ids_path(group))]
-    reported = False
+    reported: set[str] = set()
     try:
         while True:
             changed.clear()
+            reason = "no broker and no member has registered yet"
             try:
                 found = await read_dialect(zk, group)
+            except NoAuth as error:  # which may last
+                found, reason = None, reason_of(error)
             except ZooKeeperError as error:
                 log.info("dialect_read_failed", group=group, reason=reason_of(error))
                 await clock.sleep(_RETRY)
                 continue
             if found is not None:
                 return found
-            if not reported:
-                log.warning("dialect_unknown", group=group, reason="no broker and no member has registered yet")
-                reported = True
+            if reason not in reported:
+                log.warning("dialect_unknown", group=group, reason=reason)
+                reported.add(reason)
                 waiting()
             try:
                 async with asyncio.timeout(_POLL):

@@ -6,9 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumerd.base.clock import SystemClock
+from consumerd.base.errors import reason_of
 from consumerd.net.cluster.dialects import look_for_dialect, read_dialect, wait_for_dialect
+from consumerd.net.zk.errors import NoAuth
 from consumerd.testing.clock import FakeClock
 from consumerd.testing.memory_zookeeper import MemorySession, MemoryZooKeeper
 from consumerd.wire.registry.dialect import Dialect
@@ -74,6 +77,36 @@ async def test_waits_for_first_broker(path: str, text: bytes, server: MemoryZooK
     async with asyncio.timeout(60):
         assert await waiting is V08
     assert len(zk._watches) == 0
+
+
+async def test_waits_for_a_node_that_may_not_be_read_and_names_it_once(
+    server: MemoryZooKeeper, zk: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put(BROKER, OLD_BROKER)
+    server.put(MEMBER, OLD_MEMBER)
+    get, asked, denied = zk.get, asyncio.Queue[str](), True
+
+    async def checked(path: str, **options: Any) -> Any:
+        if path == MEMBER and denied:
+            asked.put_nowait(path)
+            raise NoAuth(path)
+        return await get(path, **options)
+
+    monkeypatch.setattr(zk, "get", checked)
+    told: list[str] = []
+    with capture_logs() as logs:
+        waiting = asyncio.create_task(wait_for_dialect(zk, "g", SystemClock(), lambda: told.append("started")))
+        async with asyncio.timeout(60):
+            for number in range(1, 4):
+                await asked.get()
+                server.put(f"/brokers/ids/{number}", OLD_BROKER)
+            denied = False
+            server.put("/brokers/ids/4", OLD_BROKER)
+            assert await waiting is V07
+    assert told == ["started"]
+    assert [(each["event"], each["log_level"], each["reason"]) for each in logs] == [
+        ("dialect_unknown", "warning", reason_of(NoAuth(MEMBER)))
+    ]
 
 
 @pytest.mark.parametrize(
