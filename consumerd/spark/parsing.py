@@ -202,7 +202,19 @@ def _avro(frame: DataFrame, spec: RefineSpec) -> _Reading:
             f'parse = "avro" requires a jar that this session does not have: start it with --packages {AVRO_PACKAGE}, '
             "or put the jar into Spark's directory jars."
         ) from None
-    return _Reading(read, _raw(found.getField("record"), spec, numbers), reasons)
+    raw = _raw(found.getField("record"), spec, numbers)
+    _must_be_declared(read, raw, spec)
+    return _Reading(read, raw, reasons)
+
+
+def _must_be_declared(frame: DataFrame, raw: Mapping[str, Column], spec: RefineSpec) -> None:
+    """Raise ConfigError for a nested field of another type than in the schema: nested values are not cast."""
+    for name, field in spec.columns.items():
+        if field.parsed.is_nested:
+            (kind,) = (each.dataType.simpleString() for each in frame.select(raw[name]).schema)
+            kind = kind.replace("timestamp_ntz", "timestamp")
+            if kind != DataType.fromDDL(field.parsed.ddl).simpleString():
+                raise ConfigError(f"{name!r} = {field.type!r} is {kind} in the Avro schema: declare that type.")
 
 
 def _regex(frame: DataFrame, spec: RefineSpec) -> _Reading:

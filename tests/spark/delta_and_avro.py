@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from consumerd.base.errors import ConsumerdError
+from consumerd.base.errors import ConfigError, ConsumerdError
+from consumerd.service.config.validation import table_of
 from consumerd.spark.checkpoints import Checkpoint
 from consumerd.spark.lake.refine import REFINED_AT
 from consumerd.spark.packages import required_packages
@@ -22,7 +23,7 @@ from consumerd.spark.queries import run_query
 from consumerd.spark.refine import refine
 from consumerd.spark.run import compact
 from consumerd.spark.session import build_session
-from consumerd.spark.spec import parse_spark
+from consumerd.spark.spec import RefineSpec, parse_spark
 from consumerd.spark.tables import open_table
 from consumerd.spark.tables.lake import LakeBatchTable, with_batch
 from consumerd.spark.tables.table import CompactResult
@@ -40,16 +41,17 @@ SCHEMA = {
         {"name": "value", "type": "long"},
         {"name": "page", "type": ["null", "string"]},
         {"name": "Page", "type": "null"},
+        {"name": "tags", "type": ["null", {"type": "array", "items": "long"}]},
     ],
 }
 #: (offset, bytes): two records, one cut short, one with more behind it, nothing, and a record again.
 MESSAGES = [
-    (0, b"\x0a\x02\x04hi"),
-    (10, b"\x0a\x00"),
+    (0, b"\x0a\x02\x04hi\x00"),
+    (10, b"\x0a\x00\x00"),
     (20, b"\x0a\x02\x08hi"),
-    (30, b"\x0a\x02\x04hi!"),
+    (30, b"\x0a\x02\x04hi\x00!"),
     (40, b""),
-    (0, b"\x0a\x02\x04hi"),
+    (0, b"\x0a\x02\x04hi\x00"),
 ]
 COLUMNS = (
     "value binary, topic string, partition int, offset bigint, broker int, broker_partition string, index int, "
@@ -135,6 +137,11 @@ def main(root: Path, jars: str) -> dict[str, Any]:
     assert not needs.packages, needs.packages  # the jars are there
     spark = build_session("local[2]", config=config | dict(needs.config))
     said: dict[str, Any] = {}
+    wrong = table_of(RefineSpec, refined | {"fields": {"tags": "array<int>"}})
+    try:
+        parse(spark.createDataFrame([], COLUMNS), wrong)
+    except ConfigError as error:
+        said["nested"] = str(error)
 
     def land(messages: list[tuple[int, bytes]], kind: type[LakeBatchTable] = LakeBatchTable) -> int:
         rows = [(bytearray(v), "t", 0, at, None, "0", 0, at + 10, True, None) for at, v in messages]
@@ -142,7 +149,7 @@ def main(root: Path, jars: str) -> dict[str, Any]:
         return land_stream(spark, pipeline, spark.readStream.schema(COLUMNS).parquet(str(root / "inbox")), kind)
 
     said["earlier"] = [land(MESSAGES[:3], EarlierTable), refine_earlier(spark, pipeline)]
-    said["landed"] = [land(MESSAGES[3:]), land([(0, b"\x0c\x00"), (50, b"\x0e\x00")]), land([])]
+    said["landed"] = [land(MESSAGES[3:]), land([(0, b"\x0c\x00\x00"), (50, b"\x0e\x00\x00")]), land([])]
     result = refine(spark, pipeline)
     said["refined"] = [result.rows_silver, result.rows_quarantined, result.duplicates, dict(result.reasons)]
     silver = open_table(spark, pipeline.silver)
