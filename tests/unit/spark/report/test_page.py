@@ -210,6 +210,13 @@ def test_names_events_that_are_far_from_the_others(facts: ReportFacts) -> None:
     wrong = replace(facts.events, rows=facts.events.rows + 5, oldest=datetime(1970, 1, 1, tzinfo=UTC))
     text = Page(render(replace(facts, events=wrong))).text
     assert "15 events are far from the others and not in the chart: the oldest is of 1970-01-01 00:00:00 UTC" in text
+    few = replace(wrong, intervals=())  # without a chart nothing is said of one
+    text = Page(render(replace(facts, events=few))).text
+    assert f"{few.rows:,} events: the oldest is of 1970-01-01 00:00:00 UTC, the newest of" in text
+    assert "in the chart" not in text
+    only = replace(few, rows=1, oldest=few.newest)
+    assert "The only event is of" in Page(render(replace(facts, events=only))).text
+    assert "All 2 events are of" in Page(render(replace(facts, events=replace(only, rows=2)))).text
     ahead = replace(facts.events, newest=facts.made + timedelta(hours=3))
     assert "Newest event 3 h 0 min ahead" in Page(render(replace(facts, events=ahead))).text
 
