@@ -8,6 +8,7 @@ prints it. Tracebacks appear with `--debug`, and for defects of consumerd itself
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -117,6 +118,10 @@ _NO_MEMORY: Final = (
 )
 
 
+#: A full disk of standard output; what writes files itself has errors of its own.
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
 def explain(error: BaseException) -> tuple[ExitCode, str | None]:
     """The exit code of an error and the sentence to print; None where only a traceback helps (a defect of ours).
 
@@ -127,6 +132,8 @@ def explain(error: BaseException) -> tuple[ExitCode, str | None]:
         return ExitCode.INTERRUPTED, "interrupted"
     if any(isinstance(leaf, MemoryError) for leaf in found):  # what else failed may be a consequence
         return ExitCode.INTERNAL, _NO_MEMORY
+    if found and all(isinstance(leaf, OSError) and leaf.errno in _FULL for leaf in found):
+        return ExitCode.INTERNAL, f"the output cannot be written ({found[0]}): make room, or write it to another disk"
     declared = [leaf for leaf in found if isinstance(leaf, ConsumerdError)]
     if declared and len(declared) == len(found):
         return declared[0].exit_code, str(declared[0])

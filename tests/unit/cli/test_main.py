@@ -134,3 +134,15 @@ def test_a_name_with_a_line_end_stays_in_the_line_of_its_error(
     assert run(["check", *(each.format(path) for each in option)]) == ExitCode.CONFIG
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{tmp_path}/a\\nb.toml" in line
+
+
+@pytest.mark.parametrize("arguments", [["config", "example"], ["handlers", "list"], ["log", "--help"]])
+def test_a_full_disk_of_the_output_is_one_sentence(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "consumerd", *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.stderr == (
+        "consumerd: the output cannot be written ([Errno 28] No space left on device): make room, or write it to "
+        "another disk\n"
+    )
+    assert done.returncode == ExitCode.INTERNAL
