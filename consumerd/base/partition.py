@@ -78,18 +78,24 @@ class LogId(NamedTuple):
     `topic_id`: the 16 bytes by which brokers since 2.8 know the topic. `leader_epoch`: that of the last message before
     the position; since 0.11 each batch has one, and a message with the same offset and epoch is the same message
     (KIP-320). `zxid`: a transaction of ZooKeeper at which the position was of this log, for groups there since 0.8; a
-    topic whose node was created later is another one.
+    topic whose node was created later is another one. `epoch_start`: the offset of the first message of that leader
+    epoch, where the reader saw the epoch begin.
     """
 
     topic_id: bytes | None = None
     leader_epoch: int | None = None
     zxid: int | None = None
+    epoch_start: int | None = None
 
     def replaced_by(self, now: LogId) -> bool:
         """Whether the topic of a position of this log was created again before `now`, its present identity."""
         if self.topic_id is not None and now.topic_id is not None:
             return self.topic_id != now.topic_id
         return self.zxid is not None and now.zxid is not None and self.zxid < now.zxid
+
+    def without_epoch(self) -> LogId:
+        """The same log at a position of which no leader epoch is known."""
+        return self._replace(leader_epoch=None, epoch_start=None)
 
     @classmethod
     def from_text(cls, topic_id: str | None, leader_epoch: int | None) -> LogId:

@@ -150,7 +150,7 @@ class PartitionWork:
     def seek(self, offset: int) -> None:
         """Count from `offset` on. The current batch may end, but has no effect; the caller empties the lane."""
         self._tracker.reset(offset)
-        self.log = self.log._replace(leader_epoch=None)
+        self.log = self.log.without_epoch()
         self._seeks += 1
         self._end_wait()
         if self._next is not None:

@@ -257,10 +257,10 @@ class StartFinder:
         reported = own.log if isinstance(own, SinkPosition) else UNKNOWN_LOG
         if reported.topic_id is not None or committed is None:
             return reported
-        topic_id, epoch, zxid = self._store.log(partition)
-        return LogId(
-            topic_id, epoch if own == committed and reported.leader_epoch is None else reported.leader_epoch, zxid
-        )
+        known = self._store.log(partition)
+        if own == committed and reported.leader_epoch is None:
+            return known
+        return LogId(known.topic_id, reported.leader_epoch, known.zxid)
 
     def exist(self, partitions: Iterable[TopicPartition]) -> None:
         """Note the partitions that there are; those of a topic that were there the first time are not new later.

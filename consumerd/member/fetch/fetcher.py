@@ -182,9 +182,9 @@ class Fetcher:
         #: A message that was cut off: its offset, and the bytes that there were of it and behind it.
         self._torn: tuple[int, int] | None = None
         #: The leader epochs of what was read, and where each began at the latest, as far as this fetcher saw it.
-        self._epochs: tuple[tuple[int, int], ...] = (
-            () if log_id.leader_epoch is None else ((log_id.leader_epoch, offset),)
-        )
+        self._epochs: tuple[tuple[int, int], ...] = ()
+        if log_id.leader_epoch is not None:
+            self._epochs = ((log_id.leader_epoch, offset if log_id.epoch_start is None else log_id.epoch_start),)
         #: The end of the log when it was seen last, in logs whose topic id is known; None: never.
         self._end: int | None = None
         self._lane = lane
@@ -348,9 +348,11 @@ class Fetcher:
             if progress := end > fetched.start_offset:
                 # The log has the end of what was read from it; what comes after a wait may be another log's.
                 self._proven = not at_end
-                topic_id, epoch, zxid = self.log
+                topic_id, epoch, zxid, _ = self.log
                 if (read := fetched.log.leader_epoch) != epoch:
-                    self.log = LogId(topic_id, read, zxid)
+                    # Of the first epoch that is read it is not known where it began.
+                    start = None if epoch is None or read is None else fetched.start_offset
+                    self.log = LogId(topic_id, read, zxid, start)
                     if read is not None:
                         self._epochs = (*self._epochs[-_MOST_EPOCHS:], (read, fetched.start_offset))
                 fetched.log = self.log

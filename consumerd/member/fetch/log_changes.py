@@ -5,7 +5,8 @@ A position is an offset and what is known of its log (`LogId`). Three things sho
     topic id, zxid       The topic was created again: none of the log's messages was ever read. REPLACED.
     leader epoch (v08)   The leader tells where the epoch of the last message that was read ends in its log. It ends
                          before the position: that message is not in the log any more. If a later leader was elected
-                         since, it had less of the log: TRUNCATED, and the two logs part where the epoch ends. But the
+                         since, it had less of the log: TRUNCATED, and the two logs part where the epoch ends; where
+                         the leader has no message of that epoch, not behind the epoch's first message. But the
                          leader of the epoch that wrote a message has the message, so if no later one was elected, the
                          log is that of another topic of this name: REPLACED.
                          The same if the leader's epoch is lower than the message's: epochs of a topic only grow.
@@ -84,7 +85,7 @@ def find_change(
     beginning = LogId(now.topic_id, None, now.zxid)
     if former.replaced_by(now):
         return beginning, LogChange(LogChangeKind.REPLACED, offset, former, beginning)
-    same = LogId(now.topic_id, former.leader_epoch, now.zxid)
+    same = LogId(now.topic_id, former.leader_epoch, now.zxid, former.epoch_start)
     if end is None or former.leader_epoch is None:
         return same, None
     if end.end_offset < 0 and not 0 <= leader_epoch < former.leader_epoch:
@@ -97,6 +98,8 @@ def find_change(
     if end.end_offset < 0 or 0 <= leader_epoch <= former.leader_epoch:
         return beginning, LogChange(LogChangeKind.REPLACED, offset, former, beginning)
     divergence = min(end.end_offset, offset)
+    if lower and former.epoch_start is not None:
+        divergence = min(divergence, former.epoch_start)
     parted = LogId(now.topic_id, end.leader_epoch if end.leader_epoch >= 0 else None, now.zxid)
     return parted, LogChange(LogChangeKind.TRUNCATED, offset, former, parted, divergence)
 

@@ -216,7 +216,7 @@ class FetchPolicies:
         if new is None or new == offset:
             return offset
         self._services.counters.resets += 1
-        self._pass_over(min(offset, new), new, self.log._replace(leader_epoch=None))
+        self._pass_over(min(offset, new), new, self.log.without_epoch())
         written_down = self._services.listener.reset(self._partition, offset, new)
         if written_down is not None:
             await written_down

@@ -141,7 +141,7 @@ class FetchPool:
         paused, log = entry.fetcher.paused, entry.fetcher.log
         entry.lane.clear()
         # The epoch is that of the message before the former offset.
-        entry.fetcher = self._fetcher(partition, offset, entry.lane, log._replace(leader_epoch=None))
+        entry.fetcher = self._fetcher(partition, offset, entry.lane, log.without_epoch())
         if paused:
             entry.fetcher.pause()
         self._start(entry)

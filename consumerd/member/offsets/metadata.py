@@ -7,6 +7,7 @@ to. Words that are not ours end the search. Pure.
     leader-epoch=N     the epoch of the last message before it, for brokers before 2.1
     start=latest       nothing was handled as yet: the group began at this end of the log
     partitions=N       the topic had that many partitions then; earlier releases end their search here, so it is first
+    epoch-start=N      the offset at which that epoch began, where a member saw it begin; first for the same reason
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import re
 from typing import Final, NamedTuple
 
 from consumerd.base.partition import UNKNOWN_LOG, LogId
+from consumerd.wire.registry.values import MAX_OFFSET
 
-_WORD: Final = re.compile(r"(topic-id|leader-epoch|start|partitions)=([A-Za-z0-9_-]{1,22})")
+_WORD: Final = re.compile(r"(topic-id|leader-epoch|epoch-start|start|partitions)=([A-Za-z0-9_-]{1,22})")
 _LARGEST_NUMBER: Final = 2**31 - 1
 _START: Final = "start=latest"
 
@@ -37,6 +39,8 @@ def format_metadata(text: str | None, notes: OffsetNotes, *, with_epoch: bool) -
     words = []
     if notes.start and notes.partitions is not None:
         words.append(f"partitions={notes.partitions}")
+    if notes.log.leader_epoch is not None and notes.log.epoch_start is not None:
+        words.append(f"epoch-start={notes.log.epoch_start}")
     if notes.log.topic_id is not None:
         words.append(f"topic-id={notes.log.topic_id_text}")
     if with_epoch and notes.log.leader_epoch is not None:
@@ -55,10 +59,11 @@ def parse_metadata(metadata: str | None) -> OffsetNotes:
             break
         found[match[1]] = match[2]
     log = LogId.from_text(found.get("topic-id"), _number(found.get("leader-epoch")))
+    log = log._replace(epoch_start=_number(found.get("epoch-start"), MAX_OFFSET))
     start = found.get("start") == "latest"
     return OffsetNotes(log, start, _number(found.get("partitions")) if start else None)
 
 
-def _number(text: str | None) -> int | None:
+def _number(text: str | None, largest: int = _LARGEST_NUMBER) -> int | None:
     """The number that is written there, if it is one that may be."""
-    return int(text) if text is not None and text.isdecimal() and int(text) <= _LARGEST_NUMBER else None
+    return int(text) if text is not None and text.isdecimal() and int(text) <= largest else None

@@ -21,7 +21,11 @@ NUMBERS = st.integers(0, 2**63 - 1)
     payload=st.none() | st.binary(max_size=50),
     cluster=st.none() | st.text(min_size=1).filter(lambda text: text.isprintable()),
     log=st.builds(
-        LogId, st.none() | st.binary(min_size=16, max_size=16), st.none() | st.integers(0, 2**31 - 1), st.none()
+        LogId,
+        st.none() | st.binary(min_size=16, max_size=16),
+        st.none() | st.integers(0, 2**31 - 1),
+        st.none(),
+        st.none(),
     ),
 )
 def test_reads_the_identity_it_wrote(

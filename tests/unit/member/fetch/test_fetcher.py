@@ -526,7 +526,7 @@ async def test_a_cut_off_log_has_no_former_end() -> None:
     [
         (UNKNOWN_LOG, None, UNKNOWN_LOG),
         (UNKNOWN_LOG, 4, LogId(None, 4)),
-        (LogId(b"o" * 16, 3, 7), 4, LogId(b"o" * 16, 4, 7)),
+        (LogId(b"o" * 16, 3, 7), 4, LogId(b"o" * 16, 4, 7, 0)),
         (LogId(None, 3, 7), None, LogId(None, None, 7)),
     ],
 )

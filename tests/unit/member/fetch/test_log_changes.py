@@ -75,6 +75,17 @@ def test_log_without_any_message_of_the_epoch_parts_at_the_position_at_latest() 
     )
 
 
+@pytest.mark.parametrize(("epoch_start", "parts_at"), [(70, 70), (100, 100)])
+def test_log_without_any_message_of_the_epoch_parts_where_the_epoch_began(epoch_start: int, parts_at: int) -> None:
+    former = LogId(OLD, 4, None, epoch_start)
+    _, change = find_change(100, former, LogId(OLD), 6, end(3, 180))
+    assert change == LogChange(TRUNCATED, 100, former, LogId(OLD, 3), parts_at)
+    _, change = find_change(100, former, LogId(OLD), 6, end(4, 90))
+    assert change is not None
+    assert change.divergence == 90, "the leader has messages of the epoch"
+    assert find_change(100, former, LogId(OLD), 6, end(4, 100)) == (former, None)
+
+
 def test_brokers_that_name_no_epoch_tell_the_end_alone() -> None:
     assert find_change(100, LogId(leader_epoch=4), LogId(), 6, end(-1, 100))[1] is None
     _, change = find_change(101, LogId(leader_epoch=4), LogId(), 6, end(-1, 100))

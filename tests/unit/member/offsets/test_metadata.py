@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumerd.base.partition import LogId
+from consumerd.member.offsets.kafka_store import CommittedOffset
 from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
 
 ID = bytes(range(16))
@@ -24,6 +25,9 @@ NAMED = "topic-id=AAECAwQFBgcICQoLDA0ODw"
         (None, OffsetNotes(LogId(ID), start=True), False, f"{NAMED} start=latest"),
         ("why", OffsetNotes(LogId(ID), True, 12), False, f"why partitions=12 {NAMED} start=latest"),
         ("", OffsetNotes(LogId(ID), False, 12), False, NAMED),
+        ("why", OffsetNotes(LogId(ID, 4, None, 300)), False, f"why epoch-start=300 {NAMED}"),
+        ("", OffsetNotes(LogId(ID, 4, None, 0)), True, f"epoch-start=0 {NAMED} leader-epoch=4"),
+        ("", OffsetNotes(LogId(ID, None, None, 300)), False, NAMED),
     ],
 )
 def test_notes_follow_the_text_of_the_user(
@@ -45,6 +49,8 @@ def test_notes_follow_the_text_of_the_user(
         ("partitions=x start=latest", OffsetNotes(start=True)),
         (f"partitions=12 {NAMED}", OffsetNotes(LogId(ID))),
         (f"leader-epoch=1 {NAMED} leader-epoch=3", OffsetNotes(LogId(ID, 3))),
+        (f"epoch-start={2**63 - 1} {NAMED}", OffsetNotes(LogId(ID, None, None, 2**63 - 1))),
+        (f"epoch-start={2**63} {NAMED}", OffsetNotes(LogId(ID))),
     ],
 )
 def test_other_texts_are_not_notes(metadata: str | None, notes: OffsetNotes) -> None:
@@ -56,7 +62,11 @@ def test_other_texts_are_not_notes(metadata: str | None, notes: OffsetNotes) -> 
     st.builds(
         OffsetNotes,
         st.builds(
-            LogId, st.none() | st.binary(min_size=16, max_size=16), st.none() | st.integers(0, 2**31 - 1), st.none()
+            LogId,
+            st.none() | st.binary(min_size=16, max_size=16),
+            st.none() | st.integers(0, 2**31 - 1),
+            st.none(),
+            st.none() | st.integers(0, 2**63 - 1),
         ),
         st.booleans(),
         st.none() | st.integers(0, 2**31 - 1),
@@ -64,7 +74,14 @@ def test_other_texts_are_not_notes(metadata: str | None, notes: OffsetNotes) -> 
 )
 def test_reads_what_it_wrote(text: str, notes: OffsetNotes) -> None:
     notes = notes._replace(partitions=notes.partitions if notes.start else None)
+    if notes.log.leader_epoch is None:
+        notes = notes._replace(log=notes.log._replace(epoch_start=None))
     assert parse_metadata(format_metadata(text, notes, with_epoch=True)) == notes
+
+
+def test_epoch_of_the_requests_field_has_the_start_that_is_noted() -> None:
+    committed = CommittedOffset(500, f"why epoch-start=300 {NAMED}", 4)
+    assert committed.notes == OffsetNotes(LogId(ID, 4, None, 300))
 
 
 @given(st.text())

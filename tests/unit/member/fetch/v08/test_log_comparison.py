@@ -22,6 +22,7 @@ from consumerd.member.fetch.log_changes import LogChangeKind
 from consumerd.member.fetch.pool import FetchPool
 from consumerd.member.fetch.settings import FetchSettings
 from consumerd.member.fetch.v08.brokers import V08Brokers
+from consumerd.member.offsets.metadata import OffsetNotes, format_metadata, parse_metadata
 from consumerd.net.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
 from consumerd.net.client.settings import ClientSettings
 from consumerd.wire.v07 import EARLIEST
@@ -253,7 +254,7 @@ async def test_batches_know_the_log_that_they_are_of(reading: Any) -> None:
     assert await r.take(3) == numbered("a", 3)
     assert r.last.log == LogId(OLD, 0)
     assert await r.take(2) == numbered("b", 2)
-    assert r.last.log == LogId(OLD, 4)
+    assert r.last.log == LogId(OLD, 4, epoch_start=3)
 
 
 @pytest.mark.parametrize("fetch", [EPOCHS, IDS])
@@ -341,6 +342,30 @@ async def test_log_of_a_former_leader_that_is_elected_again_is_read_where_the_lo
     assert (change.kind, change.offset, change.messages_gone, new) == (
         LogChangeKind.TRUNCATED, 6, 6 - parts_at, parts_at
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("fetch", [EPOCHS, IDS])
+async def test_committed_log_tells_where_its_last_epoch_began(reading: Any, fetch: int) -> None:
+    """As above, with a restart between the elections: the next fetcher knows what was committed."""
+    leader = Leader(fetch, OLD if fetch == IDS else NO_UUID)
+    leader.append(*numbered("a", 3))
+    first = reading(leader)
+    first.begin(0)
+    assert await first.take(3) == numbered("a", 3)
+    assert first.last.log.epoch_start is None, "nobody saw where that epoch began"
+    leader.append(*numbered("b", 2), epoch=2)
+    assert await first.take(2) == numbered("b", 2)
+    committed = first.last.log
+    assert (committed.leader_epoch, committed.epoch_start) == (2, 3)
+    leader.cut(3, epoch=5)
+    lost = numbered("lost", 5)
+    leader.records[3:], leader.epochs = lost, [(0, 0), (5, 8)]
+    leader.append(*numbered("new", 2))
+    again = reading(leader)
+    again.begin(5, parse_metadata(format_metadata("", OffsetNotes(committed), with_epoch=True)).log)
+    assert await again.take(7) == [*lost, *numbered("new", 2)]
+    _, change, new = await again.event()
+    assert (change.kind, change.offset, change.messages_gone, new) == (LogChangeKind.TRUNCATED, 5, 2, 3)
 
 
 async def test_offset_out_of_range_of_another_log_does_not_reset_the_position(reading: Any) -> None:
