@@ -42,9 +42,9 @@ NEWCOMER_SHARE: Final = 50
 NEWCOMER_BYTES: Final = 2 << 20
 #: The first version of FETCH that bounds the answer.
 _BOUNDED_SINCE: Final = 3
-#: Turns of the loop in which fetchers ask again that have to decode, or to find out where to ask; and those whose
-#: messages were taken.
+#: Turns of the loop until fetchers have asked again that have to decode, or to find out where to ask.
 _TURNS: Final = 2
+#: The same of fetchers whose messages are in the lane already.
 _TURNS_AFTER_TAKEN: Final = 1
 #: Seconds between looks at whether the metadata of what waits are old or stale.
 _REVIEW: Final = 5.0
